@@ -1,0 +1,135 @@
+"""A die and its links as a set of Parameters, read from a file."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import get_args
+
+import yaml
+
+from hardware_models.errors import InputError
+from hardware_models.parameter import Evidence, Parameter
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Named parameters of one die type; ``hardware["hbm_read_gbps"]`` gives the value."""
+
+    name: str
+    parameters: Mapping[str, Parameter]
+
+    def __getitem__(self, name: str) -> float:
+        try:
+            return self.parameters[name].value
+        except KeyError:
+            raise InputError(
+                "parameter", name, f"a parameter of {self.name}: {', '.join(sorted(self.parameters))}"
+            ) from None
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self.parameters.values())
+
+    def count(self, name: str) -> int:
+        """A parameter that counts things (cores, dies), as an int."""
+        return int(self[name])
+
+    def with_values(self, values: Mapping[str, float]) -> Hardware:
+        """The same die with other values for some parameters; ranges widen to hold them.
+
+        Raises:
+            InputError: a name is not a parameter of this die, or a value is not finite.
+        """
+        changed = dict(self.parameters)
+        for name, value in values.items():
+            self[name]
+            old = changed[name]
+            changed[name] = replace(
+                old, value=value, low=min(old.low, value), high=max(old.high, value)
+            )
+        return Hardware(self.name, types.MappingProxyType(changed))
+
+
+def shipped_hardware() -> list[str]:
+    """Names of the dies that the package ships."""
+    folder = resources.files("hardware_models") / "dies"
+    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def load_hardware(name_or_path: str) -> Hardware:
+    """A shipped die by name, or a parameter file by path.
+
+    Raises:
+        InputError: unknown name, unreadable file, unknown or missing field, bad value.
+    """
+    if name_or_path in shipped_hardware():
+        text = (resources.files("hardware_models") / "dies" / f"{name_or_path}.yaml").read_text(
+            "utf-8"
+        )
+        return parse_hardware(text, f"dies/{name_or_path}.yaml")
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise InputError(
+            "hardware",
+            name_or_path,
+            f"a shipped die ({', '.join(shipped_hardware())}) or the path of a parameter file",
+        )
+    return parse_hardware(path.read_text("utf-8"), str(path))
+
+
+def parse_hardware(text: str, source: str) -> Hardware:
+    """Read a parameter file: ``format``, ``name`` and ``parameters`` by name.
+
+    Raises:
+        InputError: see :func:`load_hardware`.
+    """
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError("file", str(error).replace("\n", " "), "valid YAML", source) from None
+    if not isinstance(data, dict) or set(data) != {"format", "name", "parameters"}:
+        found = sorted(data) if isinstance(data, dict) else type(data).__name__
+        raise InputError("file", found, "exactly the keys format, name, parameters", source)
+    if data["format"] != FORMAT:
+        raise InputError("format", data["format"], f"{FORMAT}", source)
+    if not isinstance(data["parameters"], dict):
+        raise InputError("parameters", data["parameters"], "a mapping of parameters", source)
+    parameters = {
+        str(name): _parse_parameter(str(name), fields, source)
+        for name, fields in data["parameters"].items()
+    }
+    return Hardware(str(data["name"]), types.MappingProxyType(parameters))
+
+
+def _parse_parameter(name: str, fields: object, source: str) -> Parameter:
+    keys = {"value", "unit", "range", "evidence", "source"}
+    if not isinstance(fields, dict) or set(fields) != keys:
+        found = sorted(fields) if isinstance(fields, dict) else fields
+        raise InputError(f"parameters.{name}", found, f"exactly {sorted(keys)}", source)
+    span = fields["range"]
+    numbers = [fields["value"], *(span if isinstance(span, list) else [None])]
+    if len(numbers) != 3 or any(type(x) not in (int, float) for x in numbers):
+        raise InputError(
+            f"parameters.{name}", numbers, "a number as value and [low, high] as range", source
+        )
+    if fields["evidence"] not in get_args(Evidence):
+        raise InputError(
+            f"parameters.{name}.evidence", fields["evidence"], f"one of {get_args(Evidence)}", source
+        )
+    try:
+        return Parameter(
+            name,
+            float(numbers[0]),
+            str(fields["unit"]),
+            float(numbers[1]),
+            float(numbers[2]),
+            fields["evidence"],
+            str(fields["source"]),
+        )
+    except InputError as error:
+        raise error.at(source) from None

@@ -1,0 +1,74 @@
+"""Deployment: dies, roles, parallel sizes, quantisation and graph mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["colocated", "attention", "ffn"]
+Quantisation = Literal["bf16", "w8a8", "fp32"]
+GraphMode = Literal["eager", "ge_graph", "npugraph_ex"]
+Transport = Literal["sdma_pairs", "camp2p", "direct"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleDeployment:
+    """Dies of one role and the parallel sizes on them.
+
+    ``attention_tp`` 1 means attention data parallel over all of the role's dies.  A size
+    that the role does not use stays at 1 (``ep`` on an attention role, TP on an ffn role).
+    """
+
+    dies: int
+    attention_tp: int = 1
+    o_proj_tp: int = 1
+    dense_tp: int = 1
+    ep: int = 1
+    kvp: int = 1
+    lm_head_tp: int = 1
+    embed_tp: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Afd:
+    """Attention-FFN disaggregation: how the two roles are joined."""
+
+    transport: Transport = "sdma_pairs"
+    micro_batches: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Where and how a model runs: either one colocated role, or attention and ffn with AFD."""
+
+    hardware: str
+    quantisation: Quantisation
+    graph_mode: GraphMode
+    roles: Mapping[Role, RoleDeployment]
+    afd: Afd | None = None
+
+    @property
+    def is_afd(self) -> bool:
+        """Whether attention and FFN live on dies of their own."""
+        return "ffn" in self.roles
+
+    @property
+    def attention(self) -> RoleDeployment:
+        """The role that holds attention and dense FFN."""
+        return self.roles["attention"] if self.is_afd else self.roles["colocated"]
+
+    @property
+    def moe(self) -> RoleDeployment:
+        """The role that holds the experts."""
+        return self.roles["ffn"] if self.is_afd else self.roles["colocated"]
+
+    @property
+    def total_dies(self) -> int:
+        """Dies of all roles together."""
+        return sum(role.dies for role in self.roles.values())
+
+    @property
+    def attention_ratio(self) -> int:
+        """r of A = r F: attention dies served by one FFN die (1 when colocated)."""
+        return self.roles["attention"].dies // self.roles["ffn"].dies if self.is_afd else 1

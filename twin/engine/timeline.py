@@ -1,0 +1,43 @@
+"""Timeline: what an engine answers, one record per op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Bound = Literal[
+    "cube", "vector", "latency", "hbm_die", "hbm_core", "l2_core", "l2", "sdma", "link",
+    "peer", "head",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OpRecord:
+    """When an op ran and what held it up.
+
+    ``wait_us`` is the time its stream stood idle before it for dependencies, cores or the
+    host; ``body_us`` the time from the end of its head to its end; ``peer_wait_us`` the
+    time in which it sat in a collective waiting for the last member.  ``bound`` is what limited its
+    body for most of its time (``head`` when the body is shorter than the head).
+    """
+
+    index: int
+    start_us: float
+    end_us: float
+    wait_us: float
+    peer_wait_us: float
+    body_us: float
+    resident_bytes: float
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Records in the order of the graph's ops."""
+
+    records: tuple[OpRecord, ...]
+
+    @property
+    def makespan_us(self) -> float:
+        """End of the last op that does work for the step."""
+        return max((record.end_us for record in self.records), default=0.0)
