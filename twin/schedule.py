@@ -67,3 +67,8 @@ class Schedule:
     super_kernel: tuple[str, ...] = ()
     """Scopes: a stage's name, or ``stage.stream``."""
     moe: MoePlan = field(default_factory=MoePlan)
+
+    def prefetches_of(self, role: Role) -> tuple[Prefetch, ...]:
+        """The prefetches that ``role`` issues (without a role: the one that holds attention)."""
+        default: Role = "attention" if self.deployment.is_afd else "colocated"
+        return tuple(p for p in self.prefetch if (p.role or default) == role)

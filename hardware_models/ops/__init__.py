@@ -1,0 +1,31 @@
+"""Demand models, one family of ops a module; every formula's docstring names its source."""
+
+from hardware_models.ops.attention import MlaDecodeAttention, MlaProlog
+from hardware_models.ops.collective import Collective, Combine, Dispatch
+from hardware_models.ops.matmul import BatchMatMul, GroupedMatMul, MatMul, QuantMatMul
+from hardware_models.ops.transfer import PrefetchWeight, Receive, Send
+from hardware_models.ops.vector import (
+    Embedding,
+    GatingTopK,
+    RowOp,
+    Sample,
+)
+
+__all__ = [
+    "BatchMatMul",
+    "Collective",
+    "Combine",
+    "Dispatch",
+    "Embedding",
+    "GatingTopK",
+    "GroupedMatMul",
+    "MatMul",
+    "MlaDecodeAttention",
+    "MlaProlog",
+    "PrefetchWeight",
+    "QuantMatMul",
+    "Receive",
+    "RowOp",
+    "Sample",
+    "Send",
+]

@@ -1,0 +1,249 @@
+"""Build the StepGraph of one decode step from schedule, model and hardware."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hardware_models.errors import InputError
+from hardware_models.hardware import Hardware
+from hardware_models.ops import Receive, RowOp, Send
+from hardware_models.ops.tiling import ELEMENT_BYTES
+from twin.deployment import Role
+from twin.graph.blocks import (
+    BlockOps,
+    attention_ops,
+    dense_ops,
+    embed_ops,
+    head_ops,
+    moe_ops,
+    mtp_ops,
+)
+from twin.graph.placement import Placement
+from twin.graph.role_writer import NEXT, Pass, RoleWriter, layer_passes
+from twin.graph.shapes import StepShapes, step_shapes
+from twin.graph.step_graph import Die, StepGraph
+from twin.graph.writer import GraphWriter
+from twin.model_spec import ModelSpec
+from twin.schedule import Schedule
+from twin.weights import weight_bytes
+
+# The op whose output u feeds the MoE: the first attention's post norm.
+MOE_INPUT = "attention.0.post_norm"
+
+
+def build_step_graph(
+    schedule: Schedule, model: ModelSpec, hardware: Hardware, *, layers: int | None = None
+) -> StepGraph:
+    """The ops of one decode step on representative dies.
+
+    Colocated: one die stands for all (no skew, so all are alike).  AFD with A = r F: one
+    FFN die and the r attention dies that it serves; attention dies come first.  ``layers``
+    keeps only the first so many layers (head, tail and MTP stay whole).
+
+    Raises:
+        InputError: the schedule asks for something that is not simulated.
+    """
+    _refuse_unsupported(schedule)
+    shapes = step_shapes(schedule, model)
+    count = model.num_layers if layers is None else layers
+    ratio = schedule.deployment.attention_ratio
+    is_afd = schedule.deployment.is_afd
+    attention_role: Role = "attention" if is_afd else "colocated"
+    dies = [Die(i, attention_role) for i in range(ratio)]
+    if is_afd:
+        dies.append(Die(ratio, "ffn"))
+    writer = GraphWriter(hardware, schedule.deployment.graph_mode, dies)
+    passes = layer_passes(count, len(shapes.micro_batches))
+    sides = [_AttentionSide(writer, shapes, attention_role, die) for die in range(ratio)]
+    ffn = _FfnSide(writer, shapes, ratio) if is_afd else None
+    for side in sides:
+        side.begin()
+    for run in passes:
+        sent = [side.layer(run) for side in sides]
+        if ffn is not None:
+            returned = ffn.layer(run, sent)
+            for side, op in zip(sides, returned, strict=True):
+                side.returned(run, op)
+    for side in sides:
+        side.finish()
+    return writer.graph()
+
+
+def _refuse_unsupported(schedule: Schedule) -> None:
+    role = schedule.deployment.attention
+    if schedule.workload.phase != "decode":
+        raise InputError("workload.phase", schedule.workload.phase, "decode (simulated so far)")
+    for name in ("attention_tp", "kvp"):
+        if getattr(role, name) != 1:
+            raise InputError(
+                f"deployment.roles.{name}", getattr(role, name), "1 (simulated so far)"
+            )
+    if schedule.deployment.afd and schedule.deployment.afd.transport != "sdma_pairs":
+        raise InputError(
+            "deployment.afd.transport",
+            schedule.deployment.afd.transport,
+            "sdma_pairs (simulated so far)",
+        )
+
+
+def _key(run: Pass, weight: str) -> str:
+    return run.prefix + weight
+
+
+def _weight_sizes(shapes: StepShapes, role: Role) -> dict[str, int]:
+    schedule = shapes.schedule
+    names = {p.weight.removeprefix(NEXT) for p in schedule.prefetches_of(role)}
+    return {
+        name: weight_bytes(
+            shapes.model, schedule.deployment, name, schedule.moe.redundant_experts
+        )
+        for name in names
+    }
+
+
+class _AttentionSide:
+    """One die that holds attention and dense FFN (and, colocated, the MoE).
+
+    With micro-batches the closing ``add`` of a pass is issued only before the same
+    micro-batch enters its next layer, so that other micro-batches run while it is away.
+    """
+
+    def __init__(self, writer: GraphWriter, shapes: StepShapes, role: Role, die: int) -> None:
+        self._writer, self._shapes, self._die = writer, shapes, die
+        schedule = shapes.schedule
+        self._ratio = schedule.deployment.attention_ratio
+        self._is_afd = schedule.deployment.is_afd
+        self._out = RoleWriter(writer, schedule, role, die, _weight_sizes(shapes, role))
+        names = [name for name, _ in self._main_ops(layer_passes(1, 1)[0], 1)]
+        self._placement = Placement(schedule, role, [*names, "add"])
+        self._arrived: dict[int, int] = {}
+        self._pending: dict[int, tuple[Pass, int, int]] = {}
+        self._last: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """Ops before the layers."""
+        last = self._out.outside_ops(embed_ops(self._shapes, self._shapes.sequences))
+        self._last = dict.fromkeys(range(len(self._shapes.micro_batches)), last)
+
+    def layer(self, run: Pass) -> int:
+        """One pass; returns the op that sends (AFD) or the op that makes u (colocated)."""
+        self._close(run.micro_batch)
+        sequences = self._shapes.micro_batches[run.micro_batch]
+        last = self._last[run.micro_batch]
+        joined = -1
+        for name, spec in self._main_ops(run, sequences):
+            last = self._out.layer_op(run, name, spec, self._placement.main(name), (last,))
+            if name != MOE_INPUT:
+                continue
+            if self._is_afd:
+                joined = self._send(run, sequences, last)
+            else:
+                joined = self._moe(run, sequences, last)
+        self._last[run.micro_batch] = last
+        self._pending[run.micro_batch] = (run, sequences, joined)
+        return joined
+
+    def returned(self, run: Pass, op: int) -> None:
+        """Note which op of the FFN die brings this pass's MoE output back."""
+        self._arrived[run.micro_batch] = op
+
+    def finish(self) -> None:
+        """Close the open passes, then the ops behind the layers and the MTP passes."""
+        for micro_batch in range(len(self._shapes.micro_batches)):
+            self._close(micro_batch)
+        rows = self._shapes.rows(self._shapes.sequences)
+        ends = tuple(sorted(set(self._last.values())))
+        norm: BlockOps = [("final_norm", RowOp("rms_norm", rows, self._shapes.model.hidden_size))]
+        last = self._out.outside_ops([*norm, *head_ops(self._shapes, self._shapes.sequences)], ends)
+        for number in range(self._shapes.schedule.workload.next_n):
+            ops = mtp_ops(self._shapes, self._shapes.sequences, number)
+            last = self._out.outside_ops(ops, (last,))
+
+    def _main_ops(self, run: Pass, sequences: int) -> BlockOps:
+        at = partial(_key, run)
+        shapes = self._shapes
+        return [
+            *attention_ops(shapes, sequences, "attention.0", at, fused_add=False),
+            *dense_ops(shapes, sequences, "dense.0", at),
+            *attention_ops(shapes, sequences, "attention.1", at, fused_add=True),
+            *dense_ops(shapes, sequences, "dense.1", at),
+        ]
+
+    def _moe(self, run: Pass, sequences: int, made: int) -> int:
+        place = self._placement.moe(MOE_INPUT)
+        last = made
+        rows = self._shapes.rows(sequences)
+        for name, spec in moe_ops(self._shapes, sequences, rows, partial(_key, run)):
+            last = self._out.layer_op(run, name, spec, place, (last,))
+        return last
+
+    def _send(self, run: Pass, sequences: int, made: int) -> int:
+        spec = Send(_transfer_bytes(self._shapes, sequences))
+        place = self._placement.link("link")
+        return self._out.layer_op(run, "afd.send", spec, place, (made,), peer=self._ratio)
+
+    def _close(self, micro_batch: int) -> None:
+        pending = self._pending.pop(micro_batch, None)
+        if pending is None:
+            return
+        run, sequences, joined = pending
+        last = self._last[micro_batch]
+        if self._is_afd:
+            spec = Receive(_transfer_bytes(self._shapes, sequences))
+            place = self._placement.link("link")
+            joined = self._out.layer_op(
+                run, "afd.recv", spec, place, (self._arrived.pop(micro_batch),), peer=self._ratio
+            )
+        add = RowOp("add", self._shapes.rows(sequences), self._shapes.model.hidden_size)
+        place = self._placement.main("add")
+        index = self._out.layer_op(run, "add", add, place, (last, joined))
+        self._last[micro_batch] = index
+        if self._die == 0 and micro_batch == 0:
+            self._writer.mark_period(index)
+
+
+class _FfnSide:
+    """One die that holds experts and serves ``ratio`` attention dies, pass by pass."""
+
+    def __init__(self, writer: GraphWriter, shapes: StepShapes, ratio: int) -> None:
+        self._shapes, self._ratio = shapes, ratio
+        schedule = shapes.schedule
+        self._out = RoleWriter(writer, schedule, "ffn", ratio, _weight_sizes(shapes, "ffn"))
+        names = [name for name, _ in self._ops(layer_passes(1, 1)[0], 1)]
+        self._placement = Placement(schedule, "ffn", names)
+
+    def layer(self, run: Pass, sent: list[int]) -> list[int]:
+        """One pass: receive from all attention dies, compute, send back to each."""
+        sequences = self._shapes.micro_batches[run.micro_batch]
+        size = _transfer_bytes(self._shapes, sequences)
+        arrived = [
+            self._transfer(run, "afd.recv", Receive(size), peer, (op,))
+            for peer, op in enumerate(sent)
+        ]
+        last: tuple[int, ...] = tuple(arrived)
+        for name, spec in self._ops(run, sequences):
+            last = (self._out.layer_op(run, name, spec, self._placement.main(name), last),)
+        return [
+            self._transfer(run, "afd.send", Send(size), peer, last) for peer in range(self._ratio)
+        ]
+
+    def _ops(self, run: Pass, sequences: int) -> BlockOps:
+        rows = self._shapes.rows(sequences) * self._ratio
+        return moe_ops(self._shapes, sequences, rows, partial(_key, run))
+
+    def _transfer(
+        self, run: Pass, name: str, spec: Send | Receive, peer: int, deps: tuple[int, ...]
+    ) -> int:
+        # Transfers with several attention dies run side by side, on a link queue each;
+        # prefetches behind them are issued once, after the last.
+        suffix = "" if self._ratio == 1 else f".{peer}"
+        place = self._placement.link("link" + suffix)
+        trigger = name if peer + 1 == self._ratio else ""
+        return self._out.layer_op(
+            run, name + suffix, spec, place, deps, peer=peer, trigger=trigger
+        )
+
+
+def _transfer_bytes(shapes: StepShapes, sequences: int) -> int:
+    """Activations of a micro-batch: rows x hidden, in the activation type."""
+    return shapes.rows(sequences) * shapes.model.hidden_size * ELEMENT_BYTES[shapes.dtype]

@@ -1,0 +1,112 @@
+"""GraphWriter: collects ops in issue order and works out cores, gaps and prefetches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hardware_models.demand import Cores, OpSpec
+from hardware_models.hardware import Hardware
+from hardware_models.ops import PrefetchWeight
+from twin.deployment import GraphMode
+from twin.graph.placement import ALL_CORES, Place
+from twin.graph.step_graph import PREFETCH_STREAM, Die, Op, StepGraph
+from twin.schedule import CoreLimit
+
+OUTSIDE = Place("main", ALL_CORES, None)
+"""Ops outside the layers: main stream, all cores, no scope."""
+
+_GAP_PARAMETER: dict[GraphMode, str] = {
+    "ge_graph": "launch_gap_graph_us",
+    "npugraph_ex": "launch_gap_npugraph_us",
+    "eager": "launch_gap_graph_us",
+}
+
+
+class GraphWriter:
+    """Builds a :class:`StepGraph` op by op; ops must be added in issue order."""
+
+    def __init__(self, hardware: Hardware, graph_mode: GraphMode, dies: Sequence[Die]) -> None:
+        self._hardware = hardware
+        self._eager = graph_mode == "eager"
+        self._gap_us = hardware[_GAP_PARAMETER[graph_mode]]
+        self._dies = tuple(dies)
+        self._ops: list[Op] = []
+        self._scope_on: dict[tuple[int, str], str | None] = {}
+        self._launched = dict.fromkeys((die.index for die in dies), 0)
+        self._marks: list[int] = []
+        self._clipped: list[tuple[str, int, int]] = []
+
+    def add(
+        self,
+        name: str,
+        spec: OpSpec,
+        die: int,
+        place: Place,
+        deps: Sequence[int] = (),
+        *,
+        scope_prefix: str = "",
+        rendezvous: str | None = None,
+        peer: int | None = None,
+    ) -> int:
+        """Append one op and return its index."""
+        cores = _granted(spec.cores(self._hardware), place.limit, self._hardware)
+        scope = f"{scope_prefix}{place.scope}" if place.scope else None
+        stream = (die, place.stream)
+        inside = scope is not None and self._scope_on.get(stream) == scope
+        first = stream not in self._scope_on
+        gap_us = self._hardware["launch_gap_super_kernel_us"] if inside else self._gap_us
+        index = len(self._ops)
+        self._launched[die] += 1
+        release_us = (
+            self._launched[die] * self._hardware["launch_host_eager_us"] if self._eager else 0.0
+        )
+        self._ops.append(
+            Op(
+                index=index,
+                name=name,
+                spec=spec,
+                die=die,
+                stream=place.stream,
+                cores=cores,
+                demand=spec.demand(self._hardware, cores),
+                deps=tuple(deps),
+                scope=scope,
+                gap_us=0.0 if first else gap_us,
+                release_us=release_us,
+                rendezvous=rendezvous,
+                peer=peer,
+            )
+        )
+        self._scope_on[stream] = scope
+        return index
+
+    def prefetch(
+        self, name: str, weight: str, asked: int, size: int, die: int, after: int
+    ) -> None:
+        """Append a prefetch behind op ``after``, clipped to the weight's ``size`` in bytes."""
+        given = min(asked, size)
+        if given < asked and (weight, asked, given) not in self._clipped:
+            self._clipped.append((weight, asked, given))
+        spec = PrefetchWeight(weight, given, asked)
+        self.add(name, spec, die, Place(PREFETCH_STREAM, ALL_CORES, None), (after,))
+
+    def mark_period(self, index: int) -> None:
+        """Note that op ``index`` closes a layer on die 0."""
+        self._marks.append(index)
+
+    def graph(self) -> StepGraph:
+        """The finished graph."""
+        return StepGraph(
+            hardware=self._hardware,
+            dies=self._dies,
+            ops=tuple(self._ops),
+            period_marks=tuple(self._marks),
+            clipped=tuple(self._clipped),
+        )
+
+
+def _granted(wanted: Cores, limit: CoreLimit, hardware: Hardware) -> Cores:
+    """What the op's tiling can use, at most the stream's limit."""
+    most_aic = hardware.count("aic_count") if limit.aic is None else limit.aic
+    most_aiv = hardware.count("aiv_count") if limit.aiv is None else limit.aiv
+    return Cores(min(wanted.aic, most_aic), min(wanted.aiv, most_aiv))

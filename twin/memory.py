@@ -1,0 +1,145 @@
+"""Memory ledger: what lies in HBM on one die of each role, against its capacity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hardware_models.hardware import Hardware
+from hardware_models.ops.tiling import ELEMENT_BYTES
+from twin.deployment import Role
+from twin.graph.shapes import StepShapes, step_shapes
+from twin.model_spec import ModelSpec
+from twin.schedule import Schedule
+from twin.weights import role_weight_bytes
+
+MIB = 1024**2
+KV_BLOCK_TOKENS = 128
+"""Tokens per block of the paged KV cache: lengths round up to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLedger:
+    """Bytes on one die of a role."""
+
+    weights_bytes: int
+    kv_bytes: int
+    activation_bytes: int
+    hccl_bytes: int
+    graph_bytes: int
+    capacity_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it together."""
+        return (
+            self.weights_bytes
+            + self.kv_bytes
+            + self.activation_bytes
+            + self.hccl_bytes
+            + self.graph_bytes
+        )
+
+    @property
+    def excess_bytes(self) -> int:
+        """By how much the die overflows (negative: what is free)."""
+        return self.total_bytes - self.capacity_bytes
+
+
+def memory_ledger(
+    schedule: Schedule, model: ModelSpec, hardware: Hardware
+) -> Mapping[Role, MemoryLedger]:
+    """The ledger of every role of the deployment."""
+    shapes = step_shapes(schedule, model)
+    return {
+        role: MemoryLedger(
+            weights_bytes=role_weight_bytes(
+                model, schedule.deployment, role, schedule.workload.next_n, schedule.moe.redundant_experts
+            ),
+            kv_bytes=0 if role == "ffn" else _kv_bytes(shapes),
+            activation_bytes=_activation_bytes(shapes, role),
+            hccl_bytes=_hccl_bytes(shapes, role, hardware),
+            graph_bytes=int(hardware["graph_workspace_bytes"]),
+            capacity_bytes=int(hardware["hbm_capacity_bytes"]),
+        )
+        for role in schedule.deployment.roles
+    }
+
+
+def _kv_bytes(shapes: StepShapes) -> int:
+    """Latent KV cache: two attentions a layer and one in the MTP layer, in whole blocks.
+
+    Room is kept for the rows of the current step behind the cached tokens.
+    """
+    model, workload = shapes.model, shapes.schedule.workload
+    kvp = shapes.schedule.deployment.attention.kvp
+    tokens = math.ceil((workload.kv_tokens + workload.rows_per_sequence) / kvp)
+    blocks = math.ceil(tokens / KV_BLOCK_TOKENS)
+    attentions = 2 * model.num_layers + (1 if workload.next_n else 0)
+    per_token = model.kv_width * ELEMENT_BYTES[shapes.dtype]
+    return shapes.sequences * blocks * KV_BLOCK_TOKENS * per_token * attentions
+
+
+def _activation_bytes(shapes: StepShapes, role: Role) -> int:
+    """The largest set of tensors alive at once, from the shapes (double-buffered).
+
+    Attention: residual, gathered rows and their gate_up output, absorbed queries, logits in
+    fp32.  FFN: the rows received, the expert inputs and outputs.
+    """
+    model, deployment = shapes.model, shapes.schedule.deployment
+    size = ELEMENT_BYTES[shapes.dtype]
+    total = 0
+    if role != "ffn":
+        rows = shapes.rows(shapes.sequences)
+        side = deployment.attention
+        gathered = rows * side.dense_tp
+        dense = gathered * (model.hidden_size + 2 * model.ffn_hidden_size // side.dense_tp)
+        queries = rows * model.num_attention_heads * model.kv_width
+        logits = rows * model.vocab_size * 4
+        total += 2 * size * (rows * model.hidden_size * 4 + dense + queries) + 2 * logits
+    if role != "attention":
+        largest = max(shapes.micro_batches)
+        arriving = math.ceil(shapes.expert_rows(largest))
+        local = shapes.rows(largest) * deployment.attention_ratio
+        widths = 2 * model.hidden_size + 2 * model.expert_ffn_hidden_size
+        total += 2 * size * (arriving * widths + local * model.hidden_size * 2)
+    return total
+
+
+def _align(value: int, step: int) -> int:
+    return math.ceil(value / step) * step
+
+
+def dispatch_buffer_mib(shapes: StepShapes, hardware: Hardware) -> int:
+    """HCCL_BUFFSIZE that dispatch and combine need, in MiB.
+
+    Formula of the dispatch op's documentation: 2 x (local experts x maxBs x EP x
+    align512(align32(2 H) + 64) + K x maxBs x align512(2 H)), plus 11 MiB, at least the
+    default.  maxBs is the tokens that one MoE die brings (AFD: of all attention dies it serves).
+    """
+    model, deployment = shapes.model, shapes.schedule.deployment
+    tokens = shapes.rows(max(shapes.micro_batches)) * deployment.attention_ratio
+    row_bytes = 2 * model.hidden_size
+    slots = shapes.local_experts * tokens * deployment.moe.ep
+    window = slots * _align(_align(row_bytes, 32) + 64, 512)
+    back = model.moe_topk * tokens * _align(row_bytes, 512)
+    return max(int(hardware["hccl_buffer_mb"]), math.ceil(2 * (window + back) / MIB) + 11)
+
+
+def _hccl_bytes(shapes: StepShapes, role: Role, hardware: Hardware) -> int:
+    """Buffers of every communicator a die takes part in: one a distinct group, one for EP."""
+    deployment = shapes.schedule.deployment
+    default = int(hardware["hccl_buffer_mb"])
+    if deployment.total_dies == 1:
+        return 0
+    sizes_mib = [default]  # the world
+    if role != "ffn":
+        side = deployment.attention
+        groups = {side.o_proj_tp, side.dense_tp, side.lm_head_tp, side.embed_tp} - {1}
+        sizes_mib += [default] * len(groups)
+    if role != "attention":
+        sizes_mib.append(dispatch_buffer_mib(shapes, hardware))
+    if deployment.is_afd:
+        sizes_mib.append(default)  # the pairs
+    return int(sum(sizes_mib) * MIB * hardware["hccl_buffers_per_communicator"])
