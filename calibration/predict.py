@@ -1,0 +1,109 @@
+"""What the twin says for the setting of a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from calibration.measurement import END_TO_END, Measurement
+from hardware_models.errors import InputError
+from hardware_models.hardware import Hardware
+from twin.engine.reference import simulate
+from twin.evaluate import evaluate
+from twin.graph.build import build_step_graph
+from twin.model_spec import ModelSpec
+from twin.models import load_model
+from twin.schedule import Schedule
+from twin.schedule_io import load_schedule
+
+# Op latencies are read in this layer of a step of so many: steady, and not the last one.
+_LAYER, _LAYERS = 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A schedule to run for a group of measurements that share it."""
+
+    schedule: Schedule
+    model: ModelSpec
+
+
+def setting_of(row: Measurement, acceptance: float | None = None) -> Setting:
+    """The measurement's schedule with its batch, KV length, dies and next_n put in.
+
+    The accepted drafts per step stay the shipped schedule's unless ``acceptance`` is given.
+
+    Raises:
+        InputError: the row's dies cannot be laid out.
+    """
+    base = load_schedule(row.schedule)
+    if base.deployment.is_afd != row.afd:
+        raise InputError("afd", row.afd, f"what {row.schedule} deploys", row.row)
+    dies = row.dies // 2 if row.afd else row.dies
+    roles = {
+        name: replace(role, dies=dies, ep=dies if role.ep > 1 else 1)
+        for name, role in base.deployment.roles.items()
+    }
+    workload = replace(
+        base.workload,
+        global_batch=row.global_batch,
+        kv_tokens=row.kv_tokens,
+        next_n=row.next_n,
+        acceptance=base.workload.acceptance if acceptance is None else acceptance,
+    )
+    schedule = replace(
+        base, workload=workload, deployment=replace(base.deployment, roles=roles)
+    )
+    return Setting(schedule, load_model(schedule.model))
+
+
+def predict(
+    rows: Sequence[Measurement], settings: Sequence[Setting], hardware: Hardware
+) -> list[float]:
+    """Predicted us for each row; rows with equal settings share one simulation."""
+    ops: dict[str, dict[str, float]] = {}
+    tpots: dict[str, float] = {}
+    answers = []
+    for row, setting in zip(rows, settings, strict=True):
+        if row.kind == END_TO_END:
+            if row.setting not in tpots:
+                run = evaluate(setting.schedule, setting.model, hardware, full=False)
+                tpots[row.setting] = run.tpot_us
+            answers.append(tpots[row.setting])
+        else:
+            if row.setting not in ops:
+                ops[row.setting] = op_latencies(setting, hardware)
+            answers.append(_of(ops[row.setting], row))
+    return answers
+
+
+def _of(latencies: dict[str, float], row: Measurement) -> float:
+    if row.op not in latencies:
+        raise InputError("op", row.op, ", ".join(sorted(latencies)), row.row)
+    return latencies[row.op]
+
+
+def op_latencies(setting: Setting, hardware: Hardware) -> dict[str, float]:
+    """Mean latency in us of each main-stream op of a steady layer, by its last name.
+
+    Where the schedule limits cores in a stage, only the ops under that limit count: a
+    published latency names the cores that it ran on.
+    """
+    graph = build_step_graph(setting.schedule, setting.model, hardware, layers=_LAYERS)
+    timeline = simulate(graph)
+    limited = any(
+        limit.aic is not None
+        for stage in setting.schedule.stages
+        for name, limit in stage.streams.items()
+        if name == "main"
+    )
+    full = hardware.count("aic_count")
+    times: dict[str, list[float]] = {}
+    for op in graph.ops:
+        if op.die or op.stream != "main" or not op.name.startswith(f"layer.{_LAYER}."):
+            continue
+        if limited and op.cores.aic == full:
+            continue
+        record = timeline.records[op.index]
+        times.setdefault(op.name.rpartition(".")[2], []).append(record.end_us - record.start_us)
+    return {name: sum(values) / len(values) for name, values in times.items()}
