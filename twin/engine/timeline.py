@@ -17,8 +17,10 @@ class OpRecord:
 
     ``wait_us`` is the time its stream stood idle before it for dependencies, cores or the
     host; ``body_us`` the time from the end of its head to its end; ``peer_wait_us`` the
-    time in which it sat in a collective waiting for the last member.  ``bound`` is what limited its
-    body for most of its time (``head`` when the body is shorter than the head).
+    part of it in which it sat in a collective waiting for the last member, before its own
+    body or after it.  ``resident_bytes`` of its weights came from L2.  ``bound`` is what
+    limited its own body for most of its time; ``peer`` or ``head`` where that took longer.
+    ``prefetch`` marks an op that only brings a weight into L2.
     """
 
     index: int
@@ -29,6 +31,7 @@ class OpRecord:
     body_us: float
     resident_bytes: float
     bound: Bound
+    prefetch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +42,8 @@ class Timeline:
 
     @property
     def makespan_us(self) -> float:
-        """End of the last op that does work for the step."""
-        return max((record.end_us for record in self.records), default=0.0)
+        """End of the last op that does work for the step.
+
+        A prefetch does none: where a reader does not wait for it, neither does the step.
+        """
+        return max((record.end_us for record in self.records if not record.prefetch), default=0.0)
