@@ -61,6 +61,11 @@ def shipped_hardware() -> list[str]:
     return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
+def shipped_text(name: str) -> str:
+    """The text of a shipped die's parameter file."""
+    return (resources.files("hardware_models") / "dies" / f"{name}.yaml").read_text("utf-8")
+
+
 def load_hardware(name_or_path: str) -> Hardware:
     """A shipped die by name, or a parameter file by path.
 
@@ -68,10 +73,7 @@ def load_hardware(name_or_path: str) -> Hardware:
         InputError: unknown name, unreadable file, unknown or missing field, bad value.
     """
     if name_or_path in shipped_hardware():
-        text = (resources.files("hardware_models") / "dies" / f"{name_or_path}.yaml").read_text(
-            "utf-8"
-        )
-        return parse_hardware(text, f"dies/{name_or_path}.yaml")
+        return parse_hardware(shipped_text(name_or_path), f"dies/{name_or_path}.yaml")
     path = Path(name_or_path)
     if not path.is_file():
         raise InputError(
@@ -133,3 +135,38 @@ def _parse_parameter(name: str, fields: object, source: str) -> Parameter:
         )
     except InputError as error:
         raise error.at(source) from None
+
+
+def render_hardware(hardware: Hardware, template: str) -> str:
+    """A parameter file with this hardware's numbers, in the layout of ``template``.
+
+    ``template`` is a parameter file with one parameter a line (as the shipped ones);
+    its comments, groups and order are kept.
+
+    Raises:
+        InputError: the template leaves out a parameter of the hardware.
+    """
+    lines = []
+    missing = set(hardware.parameters)
+    for line in template.splitlines():
+        name = line.strip().partition(":")[0]
+        if line.startswith("  ") and name in missing:
+            missing.remove(name)
+            lines.append(f"  {name}: {_render_parameter(hardware.parameters[name])}")
+        else:
+            lines.append(line)
+    if missing:
+        raise InputError("template", sorted(missing), "a line for every parameter")
+    return "\n".join(lines) + "\n"
+
+
+def _render_parameter(parameter: Parameter) -> str:
+    def number(value: float) -> str:
+        return str(int(value)) if value == int(value) else repr(value)
+
+    source = parameter.source.replace("\\", "\\\\").replace('"', '\\"')
+    return (
+        f"{{value: {number(parameter.value)}, unit: {parameter.unit}, "
+        f"range: [{number(parameter.low)}, {number(parameter.high)}], "
+        f'evidence: {parameter.evidence}, source: "{source}"}}'
+    )

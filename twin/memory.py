@@ -12,7 +12,7 @@ from twin.deployment import Role
 from twin.graph.shapes import StepShapes, step_shapes
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
-from twin.weights import role_weight_bytes
+from twin.weights import role_weights
 
 MIB = 1024**2
 KV_BLOCK_TOKENS = 128
@@ -54,9 +54,7 @@ def memory_ledger(
     shapes = step_shapes(schedule, model)
     return {
         role: MemoryLedger(
-            weights_bytes=role_weight_bytes(
-                model, schedule.deployment, role, schedule.workload.next_n, schedule.moe.redundant_experts
-            ),
+            weights_bytes=_weight_total(shapes, role),
             kv_bytes=0 if role == "ffn" else _kv_bytes(shapes),
             activation_bytes=_activation_bytes(shapes, role),
             hccl_bytes=_hccl_bytes(shapes, role, hardware),
@@ -65,6 +63,18 @@ def memory_ledger(
         )
         for role in schedule.deployment.roles
     }
+
+
+def _weight_total(shapes: StepShapes, role: Role) -> int:
+    schedule = shapes.schedule
+    items = role_weights(
+        shapes.model,
+        schedule.deployment,
+        role,
+        schedule.workload.next_n,
+        schedule.moe.redundant_experts,
+    )
+    return sum(item.total_bytes for item in items)
 
 
 def _kv_bytes(shapes: StepShapes) -> int:

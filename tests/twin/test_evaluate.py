@@ -1,0 +1,104 @@
+"""Evaluation: steady periods, units, ledgers and intervals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hardware_models.hardware import load_hardware
+from twin.engine.options import EngineOptions
+from twin.evaluate import evaluate
+from twin.graph.shapes import step_shapes
+from twin.memory import dispatch_buffer_mib, memory_ledger
+from twin.models import load_model
+from twin.schedule import Schedule
+from twin.schedule_io import load_schedule
+from twin.uncertainty import draw_hardware, tpot_interval
+
+MODEL = load_model("longcat-flash-560b")
+HARDWARE = load_hardware("a3-752t")
+GIB = 1024**3
+SHIPPED = ["recipe_colocated", "recipe_colocated_c12v24", "recipe_afd"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_steady_period_gives_the_full_step(name: str) -> None:
+    schedule = load_schedule(name)
+    short = evaluate(schedule, MODEL, HARDWARE, full=False)
+    whole = evaluate(schedule, MODEL, HARDWARE, full=True)
+    assert short.step_us == pytest.approx(whole.step_us, rel=1e-9)
+    assert short.time_by_kind == pytest.approx(whole.time_by_kind, rel=1e-9)
+    assert short.timeline is None
+    assert whole.timeline is not None
+
+
+def test_tpot_is_per_accepted_token_and_throughput_per_die_of_all_roles() -> None:
+    schedule = load_schedule("recipe_afd")
+    result = evaluate(schedule, MODEL, HARDWARE)
+    assert result.tpot_us == pytest.approx(result.step_us / 2.15)
+    batch, dies = schedule.workload.global_batch, 128
+    assert result.tokens_per_s_per_die == pytest.approx(batch / result.tpot_us * 1e6 / dies)
+    assert result.tokens_per_s_per_chip == pytest.approx(2 * result.tokens_per_s_per_die)
+
+
+def test_main_stream_time_adds_up_to_the_step() -> None:
+    result = evaluate(load_schedule("recipe_colocated"), MODEL, HARDWARE)
+    assert sum(result.time_by_kind.values()) == pytest.approx(result.step_us, rel=1e-9)
+
+
+def test_contention_never_helps_the_recipe() -> None:
+    schedule = load_schedule("recipe_colocated")
+    alone = evaluate(schedule, MODEL, HARDWARE, options=EngineOptions(contention=False))
+    assert alone.step_us <= evaluate(schedule, MODEL, HARDWARE).step_us
+
+
+def _with_ep(schedule: Schedule, dies: int) -> Schedule:
+    roles = {"colocated": replace(schedule.deployment.attention, dies=dies, ep=dies)}
+    workload = replace(schedule.workload, global_batch=4 * dies)
+    return replace(
+        schedule, workload=workload, deployment=replace(schedule.deployment, roles=roles)
+    )
+
+
+@pytest.mark.parametrize(
+    ("dies", "weights_gib"), [(128, 10.8), (64, 14.7), (32, 22.6), (16, 42.0), (8, 63.5)]
+)
+def test_weights_per_die_match_the_published_arithmetic(dies: int, weights_gib: float) -> None:
+    schedule = _with_ep(load_schedule("recipe_colocated"), dies)
+    if dies < 16:
+        role = replace(schedule.deployment.attention, lm_head_tp=8)
+        roles = {"colocated": role}
+        schedule = replace(schedule, deployment=replace(schedule.deployment, roles=roles))
+    ledger = memory_ledger(schedule, MODEL, HARDWARE)["colocated"]
+    # The smaller deployments' figures are rounded and leave open what is sharded how.
+    assert ledger.weights_bytes / GIB == pytest.approx(weights_gib, rel=0.12)
+
+
+def test_ep8_does_not_fit_and_says_by_how_much() -> None:
+    schedule = _with_ep(load_schedule("recipe_colocated"), 8)
+    role = replace(schedule.deployment.attention, lm_head_tp=8)
+    deployment = replace(schedule.deployment, roles={"colocated": role})
+    ledger = memory_ledger(replace(schedule, deployment=deployment), MODEL, HARDWARE)["colocated"]
+    assert ledger.excess_bytes > 0
+
+
+def test_kv_and_dispatch_buffer_match_the_published_figures() -> None:
+    schedule = load_schedule("recipe_colocated")
+    ledger = memory_ledger(schedule, MODEL, HARDWARE)["colocated"]
+    assert ledger.kv_bytes / GIB == pytest.approx(1.15, abs=0.1)
+    assert dispatch_buffer_mib(step_shapes(schedule, MODEL), HARDWARE) == 200
+
+
+def test_intervals_hold_the_value_and_repeat() -> None:
+    schedule = load_schedule("recipe_colocated")
+    low, high = tpot_interval(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
+    assert low < evaluate(schedule, MODEL, HARDWARE, full=False).tpot_us < high
+    assert (low, high) == tpot_interval(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
+
+
+def test_draws_stay_inside_the_ranges() -> None:
+    for variant in draw_hardware(HARDWARE, 5, seed=3):
+        for parameter in variant:
+            known = HARDWARE.parameters[parameter.name]
+            assert known.low <= parameter.value <= known.high
