@@ -1,0 +1,1 @@
+"""Engines: what turns a StepGraph into a Timeline."""

@@ -12,6 +12,7 @@ _NAMED = 12
 
 def who_waits(
     queues: Iterable[Sequence[Op]],
+    *,
     ended: Callable[[Op], bool],
     head_done: Callable[[Op], bool],
     collectives: dict[str, list[Op]],
