@@ -1,0 +1,1 @@
+"""The twin: schedules, step graphs, engines and search.  Never imports torch."""

@@ -70,5 +70,5 @@ class Deployment:
 
     @property
     def attention_ratio(self) -> int:
-        """r of A = r F: attention dies served by one FFN die (1 when colocated)."""
+        """Attention dies that one FFN die serves: r of A = r F (1 when colocated)."""
         return self.roles["attention"].dies // self.roles["ffn"].dies if self.is_afd else 1

@@ -63,9 +63,7 @@ def _with_ep(schedule: Schedule, dies: int) -> Schedule:
 
 
 @pytest.mark.parametrize(("dies", "layers_gib"), [(128, 10.8), (64, 14.7), (32, 22.6)])
-def test_weights_of_the_layers_match_the_published_arithmetic(
-    dies: int, layers_gib: float
-) -> None:
+def test_weights_of_the_layers_match_the_published_arithmetic(dies: int, layers_gib: float) -> None:
     schedule = _with_ep(load_schedule("recipe_colocated"), dies)
     items = role_weights(MODEL, schedule.deployment, "colocated", 2)
     in_layers = sum(item.total_bytes for item in items if item.count % MODEL.num_layers == 0)

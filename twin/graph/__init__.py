@@ -1,0 +1,1 @@
+"""StepGraphs: the ops of one step, built from schedule, model and hardware."""

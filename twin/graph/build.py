@@ -94,9 +94,7 @@ def _weight_sizes(shapes: StepShapes, role: Role) -> dict[str, int]:
     schedule = shapes.schedule
     names = {p.weight.removeprefix(NEXT) for p in schedule.prefetches_of(role)}
     return {
-        name: weight_bytes(
-            shapes.model, schedule.deployment, name, schedule.moe.redundant_experts
-        )
+        name: weight_bytes(shapes.model, schedule.deployment, name, schedule.moe.redundant_experts)
         for name in names
     }
 
@@ -239,9 +237,7 @@ class _FfnSide:
         suffix = "" if self._ratio == 1 else f".{peer}"
         place = self._placement.link("link" + suffix)
         trigger = name if peer + 1 == self._ratio else ""
-        return self._out.layer_op(
-            run, name + suffix, spec, place, deps, peer=peer, trigger=trigger
-        )
+        return self._out.layer_op(run, name + suffix, spec, place, deps, peer=peer, trigger=trigger)
 
 
 def _transfer_bytes(shapes: StepShapes, sequences: int) -> int:

@@ -118,4 +118,6 @@ class RoleWriter:
 
     def _emit(self, name: str, key: str, prefetch: Prefetch, after: int) -> None:
         size = self._sizes[prefetch.weight.removeprefix(NEXT)]
-        self._writer.prefetch(name, key, prefetch.bytes, size, self._die, after)
+        self._writer.prefetch(
+            name, self._die, weight=key, asked=prefetch.bytes, size=size, after=after
+        )

@@ -74,7 +74,8 @@ class StepShapes:
             return float(min(local, max(1.0, rows)))
         total = self.model.n_routed_experts + self.schedule.moe.redundant_experts
         copies = rows * self.schedule.deployment.moe.dies
-        return max(local * (1.0 - (1.0 - 1.0 / total) ** copies), 1.0 / total)
+        reached: float = (1.0 - 1.0 / total) ** copies
+        return max(local * (1.0 - reached), 1.0 / total)
 
 
 def step_shapes(schedule: Schedule, model: ModelSpec) -> StepShapes:

@@ -81,7 +81,7 @@ class GraphWriter:
         return index
 
     def prefetch(
-        self, name: str, weight: str, asked: int, size: int, die: int, after: int
+        self, name: str, die: int, *, weight: str, asked: int, size: int, after: int
     ) -> None:
         """Append a prefetch behind op ``after``, clipped to the weight's ``size`` in bytes."""
         given = min(asked, size)

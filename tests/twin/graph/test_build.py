@@ -22,9 +22,18 @@ HARDWARE = load_hardware("a3-752t")
 COLOCATED = load_schedule("recipe_colocated")
 AFD = load_schedule("recipe_afd")
 
-ATTENTION = "input_norm prolog attention uv all_to_all o_proj reduce_scatter post_norm".split()
-DENSE = "all_gather quant gate_up swiglu down reduce_scatter".split()
-MOE = "cast router_matmul topk dispatch gmm1 swiglu gmm2 combine".split()
+ATTENTION = [
+    "input_norm",
+    "prolog",
+    "attention",
+    "uv",
+    "all_to_all",
+    "o_proj",
+    "reduce_scatter",
+    "post_norm",
+]
+DENSE = ["all_gather", "quant", "gate_up", "swiglu", "down", "reduce_scatter"]
+MOE = ["cast", "router_matmul", "topk", "dispatch", "gmm1", "swiglu", "gmm2", "combine"]
 
 
 def build(schedule: Schedule, layers: int | None = 3) -> StepGraph:
@@ -223,9 +232,7 @@ def test_active_experts_follow_the_load() -> None:
 def test_eager_launches_are_released_by_the_host_one_by_one() -> None:
     stage = Stage(name="serial", streams={"main": CoreLimit()})
     deployment = replace(COLOCATED.deployment, graph_mode="eager")
-    eager = replace(
-        COLOCATED, deployment=deployment, stages=(stage,), super_kernel=(), prefetch=()
-    )
+    eager = replace(COLOCATED, deployment=deployment, stages=(stage,), super_kernel=(), prefetch=())
     graph = build(eager, layers=1)
     host = HARDWARE["launch_host_eager_us"]
     assert [op.release_us for op in graph.ops] == [
