@@ -1,0 +1,1 @@
+"""Backends: implementations of the ops that the model issues."""

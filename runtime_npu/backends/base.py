@@ -1,0 +1,231 @@
+"""The op interface: all that the model asks of a device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from runtime_npu.kv_cache import LatentCache
+from runtime_npu.record import Event, Recorder
+from runtime_npu.rope import Rope
+
+
+@dataclass(frozen=True, slots=True)
+class PrologWeights:
+    """What turns an attention's input into queries and its latent KV.
+
+    ``q_a`` [q rank, hidden], ``q_b`` [heads x (nope + rope), q rank], ``kv_a`` [kv rank +
+    rope, hidden], ``uk`` [heads, nope, kv rank]; norm weights [q rank] and [kv rank].
+    ``q_scale`` multiplies the queries, ``kv_scale`` the normed latent.
+    """
+
+    q_a: torch.Tensor
+    q_a_norm: torch.Tensor
+    q_b: torch.Tensor
+    kv_a: torch.Tensor
+    kv_a_norm: torch.Tensor
+    uk: torch.Tensor
+    q_scale: float
+    kv_scale: float
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillInputs:
+    """Un-absorbed attention's inputs: ``q_nope`` [T, heads, nope], ``q_rope`` [T, heads,
+    rope], ``latent`` [T, kv rank] and ``k_rope`` [T, rope].
+    """  # noqa: D205
+
+    q_nope: torch.Tensor
+    q_rope: torch.Tensor
+    latent: torch.Tensor
+    k_rope: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """Rows on their way to experts.
+
+    ``rows`` [N, hidden] are sorted by expert, ``counts`` [experts] says how many each got;
+    ``source`` [N] is the row's index in the flattened (token, choice) pairs.
+    """
+
+    rows: torch.Tensor
+    counts: torch.Tensor
+    source: torch.Tensor
+
+
+class Backend(ABC):
+    """Ops on tensors, and where they are issued: stream, core limit, SuperKernel scope.
+
+    T counts token rows.  Ops do not change their arguments, except that the prologs write
+    the cache.  The base class records the streams, limits, scopes and waits; a backend
+    whose device knows them extends these methods.
+    """
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+
+    def stream(self, name: str) -> AbstractContextManager[None]:
+        """Issue the ops inside on stream ``name``."""
+        return self.recorder.stream(name)
+
+    def core_limit(self, aic: int | None, aiv: int | None) -> AbstractContextManager[None]:
+        """Let the ops inside use at most these cube and vector cores (``None``: all)."""
+        return self.recorder.core_limit(aic, aiv)
+
+    def super_kernel(self, scope: str | None) -> AbstractContextManager[None]:
+        """Put the ops inside into SuperKernel ``scope`` (``None``: into none)."""
+        return self.recorder.super_kernel(scope)
+
+    def launch(self, name: str, kind: str) -> Event:
+        """Note that op ``name`` is issued now; the event behind it."""
+        return self.recorder.launch(name, kind)
+
+    def signal(self) -> Event:
+        """The event behind what the current stream was given so far."""
+        return self.recorder.signal()
+
+    def wait(self, event: Event) -> None:
+        """Hold the current stream until ``event``."""
+        self.recorder.wait(event)
+
+    @abstractmethod
+    def prefetch(self, name: str, weight: torch.Tensor, after: Event, max_bytes: int) -> None:
+        """Start bringing ``max_bytes`` of ``weight`` (at most all of it) near the cores."""
+
+    @abstractmethod
+    def embed(self, tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """Rows [T, hidden] of ``table`` [vocabulary, hidden] for ``tokens`` [T]."""
+
+    @abstractmethod
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """``x`` [T, width] over its root mean square, times ``weight`` [width]."""
+
+    @abstractmethod
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm of residual + x, residual + x)."""
+
+    @abstractmethod
+    def mla_prolog(
+        self,
+        x: torch.Tensor,
+        weights: PrologWeights,
+        rope: Rope,
+        cache: LatentCache,
+        slots: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Absorbed queries (latent [T, heads, kv rank], rope [T, heads, rope]).
+
+        ``x`` is [T, hidden]; the rows' latent KV goes to ``cache`` at ``slots`` [T].
+        """
+
+    @abstractmethod
+    def mla_attention(
+        self,
+        q_latent: torch.Tensor,
+        q_rope: torch.Tensor,
+        cache: LatentCache,
+        block_table: torch.Tensor,
+        kv_lengths: Sequence[int],
+        *,
+        scale: float,
+    ) -> torch.Tensor:
+        """Absorbed attention of one row per sequence over its cache: [B, heads, kv rank]."""
+
+    @abstractmethod
+    def prefill_prolog(
+        self,
+        x: torch.Tensor,
+        weights: PrologWeights,
+        rope: Rope,
+        cache: LatentCache,
+        slots: torch.Tensor,
+    ) -> PrefillInputs:
+        """Un-absorbed queries and the rows' latent KV, which also goes to ``cache``."""
+
+    @abstractmethod
+    def prefill_attention(
+        self,
+        inputs: PrefillInputs,
+        uk: torch.Tensor,
+        uv: torch.Tensor,
+        rows: Sequence[int],
+        *,
+        scale: float,
+    ) -> torch.Tensor:
+        """Causal attention within each sequence's ``rows``: [T, heads, v].
+
+        Keys and values come from the latent through ``uk`` [heads, nope, kv rank] and
+        ``uv`` [heads, kv rank, v].
+        """
+
+    @abstractmethod
+    def batch_matmul(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Per head: ``x`` [T, heads, k] by ``weight`` [heads, k, n] gives [T, heads, n]."""
+
+    @abstractmethod
+    def linear(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """``x`` [T, k] by ``weight`` [n, k] gives [T, n]."""
+
+    @abstractmethod
+    def swiglu(self, x: torch.Tensor) -> torch.Tensor:
+        """silu(gate) x up, for ``x`` [T, 2 n] that holds gate, then up: [T, n]."""
+
+    @abstractmethod
+    def cast(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` in fp32, for the router."""
+
+    @abstractmethod
+    def router_matmul(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Router logits [T, experts] in fp32."""
+
+    @abstractmethod
+    def topk_gating(
+        self, logits: torch.Tensor, correction_bias: torch.Tensor, topk: int, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(weights, expert ids), each [T, topk].
+
+        Scores are the softmax of ``logits``.  ``correction_bias`` [experts] counts in the
+        choice only: weights are the plain scores times ``scale``, not renormalised.
+        """
+
+    @abstractmethod
+    def dispatch(self, x: torch.Tensor, ids: torch.Tensor, experts: int) -> Dispatched:
+        """Copies of the rows of ``x`` for every chosen id below ``experts``, by expert."""
+
+    @abstractmethod
+    def grouped_matmul(
+        self, x: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor
+    ) -> torch.Tensor:
+        """Each expert's rows of ``x`` [N, k] by its ``weight`` [experts, n, k]: [N, n]."""
+
+    @abstractmethod
+    def combine(
+        self,
+        expert_rows: torch.Tensor,
+        dispatched: Dispatched,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        *,
+        experts: int,
+    ) -> torch.Tensor:
+        """Per token, the weighted sum of what its experts gave: [T, hidden].
+
+        Ids from ``experts`` on are zero experts: they give their input row of ``x`` back.
+        """
+
+    @abstractmethod
+    def add(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        """``x`` + ``y`` + ``z``."""
+
+    @abstractmethod
+    def sample(self, logits: torch.Tensor) -> torch.Tensor:
+        """Greedy tokens [B] of ``logits`` [B, vocabulary]; the lowest id wins a tie."""

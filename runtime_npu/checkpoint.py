@@ -1,0 +1,169 @@
+"""Reading a checkpoint in the Hugging Face safetensors layout, checked before any compute."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from hardware_models.errors import InputError
+from runtime_npu.model.longcat import LongcatFlash
+from runtime_npu.weights import ROUTER_TENSORS, TensorNames, parameters, tensor_names
+from twin.model_spec import ModelSpec
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+CONFIG = "config.json"
+TYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
+"""Stored types that can be read, as safetensors names them."""
+
+
+class Checkpoint:
+    """An open checkpoint folder whose tensors have the names, shapes and types they must have.
+
+    Only headers are read at construction; :meth:`read` reads one tensor from its file.
+
+    Raises:
+        InputError: a missing or broken file; a missing, extra, wrong-shaped or wrong-typed
+            tensor.
+    """
+
+    def __init__(self, folder: Path, spec: ModelSpec, dtype: str | None) -> None:
+        self.spec = spec
+        self._folder = folder
+        self._files = ExitStack()
+        self._open: dict[str, Any] = {}
+        try:
+            self._file_of = self._locate()
+            names = tensor_names(spec)
+            self._check_names(names)
+            self._check_tensors(names, dtype)
+        except BaseException:
+            self._files.close()
+            raise
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """One tensor, converted to ``dtype`` (the router's stay fp32)."""
+        tensor: torch.Tensor = self._open[self._file_of[name]].get_slice(name)[...]
+        return tensor.to(torch.float32 if name.endswith(ROUTER_TENSORS) else dtype)
+
+    def _locate(self) -> dict[str, str]:
+        """File name of each tensor; every file is opened, which checks its length."""
+        if (self._folder / INDEX).is_file():
+            file_of = _read_index(self._folder / INDEX)
+        elif (self._folder / SINGLE).is_file():
+            file_of = {}
+        else:
+            raise InputError("checkpoint", str(self._folder), f"a folder with {INDEX} or {SINGLE}")
+        for file in sorted(set(file_of.values())) or [SINGLE]:
+            path = self._folder / file
+            try:
+                self._open[file] = self._files.enter_context(safe_open(path, framework="pt"))
+            except FileNotFoundError:
+                raise InputError("weight_map", file, "a file of the folder", str(path)) from None
+            except (SafetensorError, OSError) as error:
+                raise InputError(
+                    "file", str(error), "a whole safetensors file", str(path)
+                ) from None
+        if not file_of:
+            return dict.fromkeys(self._open[SINGLE].keys(), SINGLE)
+        for file, opened in self._open.items():
+            held = set(opened.keys())
+            listed = {name for name, of in file_of.items() if of == file}
+            if held != listed:
+                name = min(held ^ listed)
+                where = "the index but not in its file" if name in listed else "a file only"
+                raise InputError(
+                    name, f"in {where}", "the same tensors in both", str(self._folder / file)
+                )
+        return file_of
+
+    def _check_names(self, names: TensorNames) -> None:
+        source = str(self._folder)
+        missing = sorted(set(names.required) - set(self._file_of))
+        if missing:
+            raise InputError(
+                missing[0], f"missing ({len(missing)} in all)", "every tensor of the model", source
+            )
+        extra = [
+            name
+            for name in sorted(set(self._file_of) - set(names.required))
+            if not names.ignored(name)
+        ]
+        if extra:
+            raise InputError(
+                extra[0],
+                f"a tensor that the model has not ({len(extra)} in all)",
+                "only the model's tensors, and model.mtp.*",
+                source,
+            )
+
+    def _check_tensors(self, names: TensorNames, declared: str | None) -> None:
+        """Shapes, and one type throughout: the config's, or else that of the embedding."""
+        wanted = _stored_type(declared) or self._type("model.embed_tokens.weight")
+        for name, shape in names.required.items():
+            source = str(self._folder / self._file_of[name])
+            found = tuple(self._open[self._file_of[name]].get_slice(name).get_shape())
+            if found != shape:
+                raise InputError(f"{name} shape", list(found), str(list(shape)), source)
+            allowed = {wanted, "F32"} if name.endswith(ROUTER_TENSORS) else {wanted}
+            stored = self._type(name)
+            if stored not in allowed or stored not in TYPES:
+                types = " or ".join(sorted(allowed & set(TYPES))) or " or ".join(TYPES)
+                raise InputError(f"{name} dtype", stored, types, source)
+
+    def _type(self, name: str) -> str:
+        return str(self._open[self._file_of[name]].get_slice(name).get_dtype())
+
+
+def _stored_type(declared: str | None) -> str | None:
+    return {"float32": "F32", "bfloat16": "BF16"}[declared] if declared else None
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """``weight_map`` of an index file: names to files of the same folder."""
+    source = str(path)
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise InputError("file", str(error), "valid JSON", source) from None
+    found = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(found, dict) or not found:
+        raise InputError("weight_map", found, "a mapping of tensor names to files", source)
+    for name, file in found.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise InputError(f"weight_map.{name}", file, "a file name of the same folder", source)
+    return found
+
+
+def declared_dtype(config: Mapping[str, object], source: str) -> str | None:
+    """``dtype`` (or ``torch_dtype``) of a config.json; ``None`` where it says nothing.
+
+    Raises:
+        InputError: another type than float32 or bfloat16.
+    """
+    for field in ("dtype", "torch_dtype"):
+        value = config.get(field)
+        if value is not None:
+            if value not in ("float32", "bfloat16"):
+                raise InputError(field, value, "float32 or bfloat16", source)
+            return str(value)
+    return None
+
+
+def load_weights(model: LongcatFlash, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    """Fill the model's parameters from a checkpoint, in ``dtype``."""
+    state = parameters(checkpoint.spec, lambda name: checkpoint.read(name, dtype))
+    model.load_state_dict(state, strict=True, assign=True)
+    model.requires_grad_(requires_grad=False)

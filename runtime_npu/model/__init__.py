@@ -1,0 +1,1 @@
+"""LongCat-Flash as modules that issue ops on a backend."""

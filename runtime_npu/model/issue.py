@@ -1,0 +1,83 @@
+"""Issuing ops: the model's calls on the backend, under the schedule's stages and prefetches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from hardware_models.errors import InputError
+from runtime_npu.backends.base import Backend
+from runtime_npu.plan import Lane, LayerPlan
+from twin.schedule import Prefetch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+WeightFinder = Callable[[str], torch.Tensor | None]
+"""The tensor of a prefetch's weight name, ``None`` where there is nothing to fetch."""
+
+
+class Issuer:
+    """Issues one layer's ops (or those outside the layers) by their local names.
+
+    ``issue("attention.0.o_proj", backend.linear, x, weight)`` records the op as
+    ``prefix`` + name, runs it, issues the prefetches that wait for its output and moves on
+    to the next stage where the op ends one.
+    """
+
+    def __init__(
+        self, backend: Backend, prefix: str, plan: LayerPlan, find_weight: WeightFinder
+    ) -> None:
+        self.backend = backend
+        self._prefix = prefix
+        self._plan = plan
+        self._find_weight = find_weight
+        self._prefetches: dict[str, list[Prefetch]] = {}
+        for prefetch in plan.prefetches:
+            self._prefetches.setdefault(prefetch.after, []).append(prefetch)
+        self._open = ExitStack()
+        self._stage = 0
+
+    def __call__(self, op: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Issue ``op``: the backend method ``call`` on the other arguments."""
+        event = self.backend.launch(self._prefix + op, call.__name__)
+        output = call(*args, **kwargs)
+        for prefetch in self._prefetches.get(op, ()):
+            weight = self._find_weight(prefetch.weight)
+            if weight is not None:
+                name = f"{self._prefix}prefetch.{prefetch.weight}"
+                self.backend.prefetch(name, weight, event, prefetch.bytes)
+        if op == self._plan.stages[self._stage].ends_after:
+            self._stage += 1
+            self._open.close()
+            self._enter(self._open, self._plan.stages[self._stage].lane)
+        return output
+
+    @contextmanager
+    def stages(self) -> Iterator[None]:
+        """One pass through the layer: ops inside run in the schedule's stages, in turn."""
+        self._stage = 0
+        with self._open:
+            self._enter(self._open, self._plan.stages[0].lane)
+            yield
+
+    @contextmanager
+    def moe_branch(self) -> Iterator[None]:
+        """Ops inside run on the MoE's stream, or stay on main where it has none."""
+        with ExitStack() as stack:
+            if self._plan.moe is not None:
+                self._enter(stack, self._plan.moe)
+            yield
+
+    def _enter(self, stack: ExitStack, lane: Lane) -> None:
+        stack.enter_context(self.backend.stream(lane.stream))
+        stack.enter_context(self.backend.core_limit(lane.limit.aic, lane.limit.aiv))
+        scope = None if lane.scope is None else self._prefix + lane.scope
+        stack.enter_context(self.backend.super_kernel(scope))
+
+
+def no_weight(weight: str) -> torch.Tensor | None:
+    """Finds nothing: for passes without prefetches."""
+    raise InputError("prefetch.weight", weight, "none in this pass")

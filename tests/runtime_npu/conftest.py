@@ -1,0 +1,37 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from oracle import SPECS, oracle, write
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _two_threads() -> None:
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The random checkpoint of a model in SPECS, made once a session."""
+    made: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in made:
+            made[name] = write(tmp_path_factory.mktemp(name) / "checkpoint", SPECS[name], seed=1)
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def oracle_of(checkpoint_of: Callable[[str], Path]) -> Callable[[str], torch.nn.Module]:
+    """transformers' model of a checkpoint, loaded once a session."""
+    loaded: dict[str, torch.nn.Module] = {}
+
+    def get(name: str) -> torch.nn.Module:
+        if name not in loaded:
+            loaded[name] = oracle(checkpoint_of(name))
+        return loaded[name]
+
+    return get
