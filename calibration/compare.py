@@ -123,9 +123,7 @@ def main(config: CompareConfig, folder: Path) -> None:
         {
             "rows": [_row_payload(c) for c in comparisons],
             "summary": _summary(comparisons),
-            "layer_ops": {
-                name: [op.payload() for op in ops] for name, ops in layers.items()
-            },
+            "layer_ops": {name: [op.payload() for op in ops] for name, ops in layers.items()},
             "free_scalars": _free_scalars(hardware, settings),
             "implied_step_us": implied,
         },
@@ -175,9 +173,7 @@ def _summary(comparisons: Sequence[Comparison]) -> dict[str, dict[str, float]]:
     }
 
 
-def _free_scalars(
-    hardware: Hardware, settings: Sequence[Setting]
-) -> list[dict[str, object]]:
+def _free_scalars(hardware: Hardware, settings: Sequence[Setting]) -> list[dict[str, object]]:
     """Everything that was set rather than known: fitted parameters and the acceptance."""
     scalars: list[dict[str, object]] = [
         {
@@ -270,9 +266,7 @@ def _scalar_table(hardware: Hardware, settings: Sequence[Setting]) -> Table:
         table.add_column(column)
     for s in _free_scalars(hardware, settings):
         span = f"{s['low']:g} .. {s['high']:g}"
-        table.add_row(
-            str(s["name"]), f"{s['value']:g}", span, str(s["unit"]), str(s["evidence"])
-        )
+        table.add_row(str(s["name"]), f"{s['value']:g}", span, str(s["unit"]), str(s["evidence"]))
     return table
 
 

@@ -51,9 +51,7 @@ def setting_of(row: Measurement, acceptance: float | None = None) -> Setting:
         next_n=row.next_n,
         acceptance=base.workload.acceptance if acceptance is None else acceptance,
     )
-    schedule = replace(
-        base, workload=workload, deployment=replace(base.deployment, roles=roles)
-    )
+    schedule = replace(base, workload=workload, deployment=replace(base.deployment, roles=roles))
     return Setting(schedule, load_model(schedule.model))
 
 

@@ -66,7 +66,9 @@ class GatingTopK(OpSpec):
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """Head + waves x cost per row (``gating_row_us``, from 256 x 256 in network on A3)."""
         waves = math.ceil(self.rows / granted.aiv)
-        return Demand(head_us=hardware["vector_head_us"], vector_us=waves * hardware["gating_row_us"])
+        return Demand(
+            head_us=hardware["vector_head_us"], vector_us=waves * hardware["gating_row_us"]
+        )
 
 
 @dataclass(frozen=True, slots=True)

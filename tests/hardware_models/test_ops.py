@@ -110,7 +110,6 @@ def test_zero_core_ops_ask_for_no_cores() -> None:
 
 def test_a_larger_group_has_a_higher_collective_floor() -> None:
     small, large = (
-        Collective("all_gather", group, 1024).demand(HARDWARE, FULL).latency_us
-        for group in (8, 16)
+        Collective("all_gather", group, 1024).demand(HARDWARE, FULL).latency_us for group in (8, 16)
     )
     assert large > small
