@@ -21,7 +21,8 @@ class Op:
     ``release_us`` the earliest start (host launch in eager mode).  Ops with the same
     ``rendezvous`` key on several dies form a collective: their bodies start together,
     when the last member's head is done, and end together.  ``peer`` is the die at the other
-    end of a link transfer.
+    end of a link transfer.  ``limit`` is what the schedule let the op's stream use (all cores
+    of the die where it sets no limit); ``cores`` is what the op takes of it.
     """
 
     index: int
@@ -37,6 +38,7 @@ class Op:
     release_us: float = 0.0
     rendezvous: str | None = None
     peer: int | None = None
+    limit: Cores | None = None
 
     @property
     def kind(self) -> str:

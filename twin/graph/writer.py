@@ -49,7 +49,9 @@ class GraphWriter:
         peer: int | None = None,
     ) -> int:
         """Append one op and return its index."""
-        cores = _granted(spec.cores(self._hardware), place.limit, self._hardware)
+        limit = _most(place.limit, self._hardware)
+        wanted = spec.cores(self._hardware)
+        cores = Cores(min(wanted.aic, limit.aic), min(wanted.aiv, limit.aiv))
         scope = f"{scope_prefix}{place.scope}" if place.scope else None
         stream = (die, place.stream)
         inside = scope is not None and self._scope_on.get(stream) == scope
@@ -75,6 +77,7 @@ class GraphWriter:
                 release_us=release_us,
                 rendezvous=rendezvous,
                 peer=peer,
+                limit=limit,
             )
         )
         self._scope_on[stream] = scope
@@ -105,8 +108,9 @@ class GraphWriter:
         )
 
 
-def _granted(wanted: Cores, limit: CoreLimit, hardware: Hardware) -> Cores:
-    """What the op's tiling can use, at most the stream's limit."""
-    most_aic = hardware.count("aic_count") if limit.aic is None else limit.aic
-    most_aiv = hardware.count("aiv_count") if limit.aiv is None else limit.aiv
-    return Cores(min(wanted.aic, most_aic), min(wanted.aiv, most_aiv))
+def _most(limit: CoreLimit, hardware: Hardware) -> Cores:
+    """The most cores that a stream may use: its limit, or all of the die's."""
+    return Cores(
+        hardware.count("aic_count") if limit.aic is None else limit.aic,
+        hardware.count("aiv_count") if limit.aiv is None else limit.aiv,
+    )
