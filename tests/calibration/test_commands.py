@@ -1,0 +1,82 @@
+"""The commands ``calibration.compare`` and ``calibration.fit`` end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibration import compare, fit
+from hardware_models.hardware import load_hardware
+from twin.cli import run
+
+ROW_KEYS = {
+    "source_row", "kind", "setting", "measured_us", "simulated_us", "low_us", "high_us",
+    "error", "evidence", "status", "reason",
+}  # fmt: skip
+SUMMARY_KEYS = {"count", "mean_abs_error", "median_abs_error", "coverage"}
+
+
+def result(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
+    return loaded
+
+
+def compared(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = run("compare", compare.CompareConfig, compare.main, [*arguments, f"output={folder}"])
+    return code, result(folder) if code == 0 else {}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fit")
+    assert run("fit", fit.FitConfig, fit.main, [f"output={folder}"]) == 0
+    return folder
+
+
+def test_compare_writes_the_promised_keys(tmp_path: Path) -> None:
+    code, written = compared(tmp_path, "draws=2")
+    assert code == 0
+    assert all(set(row) >= ROW_KEYS for row in written["rows"])
+    assert all(set(line) >= SUMMARY_KEYS for line in written["summary"].values())
+    assert {row["status"] for row in written["rows"]} <= {"modelled", "unsupported"}
+    for row in written["rows"]:
+        assert row["low_us"] <= row["simulated_us"] <= row["high_us"]
+        assert row["error"] == pytest.approx(row["simulated_us"] / row["measured_us"] - 1)
+
+
+def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        compared(tmp_path / name, "draws=2")
+    first, second = ((tmp_path / name / "result.json").read_bytes() for name in ("a", "b"))
+    assert first == second
+
+
+def test_the_shipped_parameters_meet_the_in_sample_targets(tmp_path: Path) -> None:
+    _, written = compared(tmp_path, "draws=0")
+    ops = [abs(row["error"]) for row in written["rows"] if row["kind"] != "end_to_end"]
+    ends = [abs(row["error"]) for row in written["rows"] if row["kind"] == "end_to_end"]
+    assert (len(ops), len(ends)) == (12, 2)
+    assert sum(ops) / len(ops) <= 0.05
+    assert max(ends) <= 0.02
+
+
+def test_the_fit_reproduces_the_shipped_parameters(fitted: Path) -> None:
+    again, shipped = load_hardware(str(fitted / "a3-752t.yaml")), load_hardware("a3-752t")
+    for parameter in shipped:
+        assert again[parameter.name] == pytest.approx(parameter.value, rel=0.02), parameter.name
+
+
+def test_the_fit_names_parameters_that_the_data_cannot_tell_apart(fitted: Path) -> None:
+    pairs = [set(pair["parameters"]) for pair in result(fitted)["degenerate"]]
+    assert {"attention_fixed_us", "attention_cube_efficiency"} in pairs
+
+
+def test_a_missing_measurement_file_is_the_users_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = compared(tmp_path, "measurements=nowhere.csv")
+    assert code == 2
+    assert "nowhere.csv" in capsys.readouterr().err
