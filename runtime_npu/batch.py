@@ -46,9 +46,6 @@ def pack(
 
     Prefill attends to the rows of the pass alone, so there nothing may be cached; decode
     takes one row per sequence.
-
-    Raises:
-        InputError: the cache has no room for them.
     """
     rows = tuple(len(tokens) for tokens in new_tokens)
     lengths = tuple(start + count for start, count in zip(cached, rows, strict=True))

@@ -10,7 +10,7 @@ import torch
 
 from hardware_models.errors import InputError
 from runtime_npu.batch import pack
-from runtime_npu.kv_cache import BLOCK_TOKENS, KvCache, blocks_for
+from runtime_npu.kv_cache import BLOCK_TOKENS, KvCache
 from runtime_npu.model.longcat import LongcatFlash, StepOutput
 from runtime_npu.record import OpRecord, Recorder
 from runtime_npu.rope import rope_table
@@ -35,31 +35,29 @@ class Generation:
 class Decoder:
     """Sequences in their cache: prefill once, then step by step.
 
-    ``capacity`` is the most tokens that a sequence can reach, ``cache_tokens`` the size of
-    the pool for all of them (``None``: every sequence can reach its capacity).
-
-    Raises:
-        InputError: a sequence can never fit the pool.
+    ``lengths`` are the most tokens that each sequence reaches, ``blocks`` the size of the
+    pool that they share (:func:`runtime_npu.kv_cache.pool_blocks`).
     """
 
     def __init__(
         self,
         model: LongcatFlash,
-        sequences: int,
-        capacity: int,
+        lengths: Sequence[int],
+        blocks: int,
         *,
-        cache_tokens: int | None = None,
         block_tokens: int = BLOCK_TOKENS,
     ) -> None:
         self._model = model
         dtype = model.embed.dtype
-        needed = sequences * blocks_for(capacity, block_tokens)
-        blocks = needed if cache_tokens is None else cache_tokens // block_tokens
-        self._rope = rope_table(model.spec, capacity, dtype)
+        self._rope = rope_table(model.spec, max(lengths), dtype)
         self._cache = KvCache(
-            model.spec, sequences=sequences, blocks=blocks, dtype=dtype, block_tokens=block_tokens
+            model.spec,
+            sequences=len(lengths),
+            blocks=blocks,
+            dtype=dtype,
+            block_tokens=block_tokens,
         )
-        self._lengths = [0] * sequences
+        self._lengths = [0] * len(lengths)
 
     @property
     def recorder(self) -> Recorder:

@@ -26,9 +26,24 @@ class LatentCache:
     rope: torch.Tensor
 
 
-def blocks_for(tokens: int, block_tokens: int) -> int:
-    """Blocks that a sequence of ``tokens`` tokens occupies."""
-    return -(-tokens // block_tokens)
+def pool_blocks(
+    lengths: Sequence[int], cache_tokens: int | None, block_tokens: int = BLOCK_TOKENS
+) -> int:
+    """Blocks of a pool of ``cache_tokens`` tokens; ``None``: as many as the sequences need.
+
+    Raises:
+        InputError: sequences that grow to ``lengths`` tokens do not fit that pool.
+    """
+    needed = sum(-(-length // block_tokens) for length in lengths)
+    blocks = needed if cache_tokens is None else cache_tokens // block_tokens
+    if blocks < needed:
+        raise InputError(
+            "cache_tokens",
+            cache_tokens,
+            f"at least {needed * block_tokens} ({needed} blocks of {block_tokens}) for these "
+            "prompts and max_new_tokens",
+        )
+    return blocks
 
 
 class KvCache:
@@ -60,19 +75,10 @@ class KvCache:
         )
 
     def grow(self, lengths: Sequence[int]) -> None:
-        """Give every sequence the blocks for its new length in tokens.
-
-        Raises:
-            InputError: the pool has too few blocks.
-        """
+        """Give every sequence the blocks for its new length in tokens; the pool must have them."""
         for table, length in zip(self._tables, lengths, strict=True):
             while len(table) * self.block_tokens < length:
-                if self._used == self.blocks:
-                    raise InputError(
-                        "cache_tokens",
-                        self.blocks * self.block_tokens,
-                        f"at least {sum(lengths)} tokens, in blocks of {self.block_tokens}",
-                    )
+                assert self._used < self.blocks, "pool_blocks was not asked"
                 table.append(self._used)
                 self._used += 1
 

@@ -26,11 +26,19 @@ MOST_BYTES = 8 * 2**30
 Dtype = Literal["float32", "bfloat16"]
 
 
-def make_checkpoint(folder: Path, spec: ModelSpec, seed: int, dtype: Dtype = "float32") -> None:
+def make_checkpoint(
+    folder: Path,
+    spec: ModelSpec,
+    seed: int,
+    dtype: Dtype = "float32",
+    *,
+    overwrite: bool = False,
+) -> None:
     """Write config.json, one shard per layer and one for the rest, and the index.
 
     Weights are normal with std 0.2, norm weights around 1, correction biases around 0 and
-    fp32, as the router is.  The same arguments give the same bytes.
+    fp32, as the router is.  The same arguments give the same bytes.  ``overwrite`` lets files
+    of an earlier run be replaced.
 
     Raises:
         InputError: the folder is not empty, or the model has more than 8 GiB of weights.
@@ -42,7 +50,7 @@ def make_checkpoint(folder: Path, spec: ModelSpec, seed: int, dtype: Dtype = "fl
         raise InputError(
             "model", spec.name, f"a model of at most {MOST_BYTES >> 30} GiB to make weights for"
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not overwrite and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError("make_checkpoint", str(folder), "a new or an empty folder")
     folder.mkdir(parents=True, exist_ok=True)
 

@@ -68,7 +68,7 @@ class Layer(nn.Module):
 
     def _experts(self, issue: Issuer, u: torch.Tensor, batch: Batch) -> torch.Tensor:
         """The MoE; in prefill in chunks of at most ``chunk_tokens`` rows, to bound memory."""
-        chunks = (u,)
+        chunks: tuple[torch.Tensor, ...] = (u,)
         if batch.phase == "prefill" and self.chunk_tokens is not None:
             chunks = torch.split(u, self.chunk_tokens)
         return torch.cat([self.moe(issue, chunk) for chunk in chunks])

@@ -12,6 +12,7 @@ from runtime_npu.backends.base import Backend
 from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.checkpoint import Checkpoint, load_weights
 from runtime_npu.generate import Decoder
+from runtime_npu.kv_cache import pool_blocks
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.plan import PLAIN, LayerPlan
 from runtime_npu.random_checkpoint import make_checkpoint
@@ -126,8 +127,9 @@ def our_run(
     model: LongcatFlash, prompts: Sequence[Sequence[int]], steps: int, block_tokens: int = 4
 ) -> tuple[list[list[int]], list[torch.Tensor], torch.Tensor]:
     """Greedy tokens per prompt, prefill logits per prompt, step logits [prompts, steps, vocab]."""
-    capacity = max(map(len, prompts)) + steps
-    decoder = Decoder(model, len(prompts), capacity, block_tokens=block_tokens)
+    lengths = [len(prompt) + steps for prompt in prompts]
+    blocks = pool_blocks(lengths, None, block_tokens)
+    decoder = Decoder(model, lengths, blocks, block_tokens=block_tokens)
     out = decoder.prefill(prompts)
     with torch.inference_mode():
         every = torch.nn.functional.linear(out.hidden, model.lm_head)

@@ -1,0 +1,24 @@
+"""Options of a run, as the command line gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Device = Literal["cpu", "npu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a run takes; see ``--help``."""
+
+    schedule: str
+    model: str | None = None
+    checkpoint: str | None = None
+    make_checkpoint: str | None = None
+    prompt_ids: tuple[tuple[int, ...], ...] | None = None
+    prompts: tuple[str, ...] | None = None
+    max_new_tokens: int = 32
+    cache_tokens: int | None = None
+    device: Device = "cpu"
+    seed: int = 0

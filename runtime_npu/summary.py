@@ -1,0 +1,88 @@
+"""What a run reports: on the terminal, in result.json and in timing.json."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from runtime_npu.execute import RunResult
+from runtime_npu.record import OpRecord
+
+
+def payload(result: RunResult) -> dict[str, object]:
+    """The keys of result.json; ``ops`` is the record of one decode step (all are alike)."""
+    steps = result.generation.steps
+    return {
+        "prompt_ids": [list(tokens) for tokens in result.prompts.ids],
+        "token_ids": [list(tokens) for tokens in result.generation.token_ids],
+        "texts": None if result.texts is None else list(result.texts),
+        "acceptance": 0.0,
+        "ranks": 1,
+        "ops": [dataclasses.asdict(record) for record in (steps[0] if steps else ())],
+        "differences": list(result.differences),
+    }
+
+
+def rates(result: RunResult) -> dict[str, float]:
+    """The times of timing.json in ms: ``step_ms`` is the median, ``tpot_ms`` the mean step."""
+    times = {"ttft_ms": result.generation.prefill_s * 1e3}
+    steps = np.array(result.generation.step_s) * 1e3
+    if len(steps):
+        p50, p99 = np.percentile(steps, (50, 99))
+        times |= {"tpot_ms": float(steps.mean()), "step_ms": float(p50), "step_ms_p99": float(p99)}
+    return times
+
+
+def print_summary(result: RunResult) -> None:
+    """Tokens, times, and the order of ops as issued: layer 0 and what lies outside layers."""
+    console = Console(soft_wrap=True, highlight=False)
+    tokens = Table("prompt", "tokens in", "new token ids", title="Generated")
+    for index, new in enumerate(result.generation.token_ids):
+        tokens.add_row(str(index), str(len(result.prompts.ids[index])), " ".join(map(str, new)))
+    console.print(tokens)
+    for index, text in enumerate(result.texts or ()):
+        console.print(f"prompt {index}: {text!r}", markup=False)
+    console.print("  ".join(f"{name} {ms:.2f}" for name, ms in rates(result).items()))
+    planned = result.schedule.workload.global_batch
+    if planned != len(result.prompts.ids):
+        console.print(f"{len(result.prompts.ids)} prompts; the schedule was made for {planned}")
+    if not result.generation.steps:
+        console.print("no decode step ran: there is no order of ops to compare")
+        return
+    console.print(_order(result.generation.steps[0]))
+    for difference in result.differences:
+        console.print(f"differs: {difference}", markup=False)
+    if not result.differences:
+        console.print("issued as in the step graph: no differences")
+
+
+def _order(records: Sequence[OpRecord]) -> Table:
+    table = Table(
+        "stream", "cores", "scope", "ops in issue order", title="A decode step (layer 0, outside)"
+    )
+    for (stream, cores, scope), ops in _runs(records).items():
+        table.add_row(stream, cores, scope, ", ".join(ops))
+    return table
+
+
+def _runs(records: Sequence[OpRecord]) -> Mapping[tuple[str, str, str], list[str]]:
+    """Local op names by stream, core limit and scope, other layers than the first left out."""
+    runs: dict[tuple[str, str, str], list[str]] = {}
+    for record in records:
+        if record.name.startswith("layer.") and not record.name.startswith("layer.0."):
+            continue
+        cores = "all" if record.aic is None else f"c{record.aic}v{record.aiv}"
+        if record.kind == "prefetch":
+            cores = "none"
+        local = record.name.removeprefix("layer.0.")
+        if record.prefetch_bytes:
+            local = f"{local.removeprefix('prefetch.')} ({record.prefetch_bytes} B)"
+        if record.waits:
+            local += f" (after {' '.join(w.removeprefix('layer.0.') for w in record.waits)})"
+        scope = (record.scope or "").removeprefix("layer.0.")
+        runs.setdefault((record.stream, cores, scope), []).append(local)
+    return runs
