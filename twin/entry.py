@@ -1,0 +1,46 @@
+"""One schedule's row in a result file: the keys that search and simulate share."""
+
+from __future__ import annotations
+
+from twin.evaluate import Evaluation
+from twin.memory import MemoryLedger
+
+GIB = 1024**3
+
+
+def entry_of(name: str, evaluation: Evaluation, schedule_path: str) -> dict[str, object]:
+    """The entry of an evaluated schedule.
+
+    ``step_ms`` is one decode step and ``tpot_ms`` the time per accepted token; ``interval``
+    is the 80% interval of the TPOT in ms, or null where none was asked for.  ``hbm_gib``
+    holds a role's ledger on one die.  ``time_by_kind`` adds up the main stream of one
+    attention die, in ms by op kind.
+    """
+    interval = evaluation.interval_us
+    return {
+        "name": name,
+        "schedule": schedule_path,
+        "step_ms": evaluation.step_us / 1e3,
+        "tpot_ms": evaluation.tpot_us / 1e3,
+        "tokens_per_s_per_die": float(evaluation.tokens_per_s_per_die),
+        "tokens_per_s_per_chip": float(evaluation.tokens_per_s_per_chip),
+        "hbm_gib": {role: ledger_gib(ledger) for role, ledger in evaluation.memory.items()},
+        "interval": None if interval is None else [interval[0] / 1e3, interval[1] / 1e3],
+        "evidence": evaluation.evidence,
+        "active_experts": float(evaluation.active_experts),
+        "layer_us": evaluation.layer_us,
+        "time_by_kind": {kind: us / 1e3 for kind, us in evaluation.time_by_kind.items()},
+    }
+
+
+def ledger_gib(ledger: MemoryLedger) -> dict[str, float]:
+    """A memory ledger in GiB; ``buffers`` are those of collectives and of the graph."""
+    parts = {
+        "weights": ledger.weights_bytes,
+        "kv": ledger.kv_bytes,
+        "activations": ledger.activation_bytes,
+        "buffers": ledger.hccl_bytes + ledger.graph_bytes,
+        "total": ledger.total_bytes,
+        "capacity": ledger.capacity_bytes,
+    }
+    return {name: size / GIB for name, size in parts.items()}

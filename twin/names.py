@@ -1,0 +1,188 @@
+"""The name space of ops and weights: which exist where, and in which order they are issued.
+
+One name space serves schedules, step graphs and records: ``layer.L.`` + an op or weight.
+The functions here give the local names (without the layer).  In a prefetch, ``next.``
+before a weight means the following layer's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twin.deployment import Deployment, Quantisation, Role, RoleDeployment
+
+NEXT = "next."
+MOE_INPUT = "attention.0.post_norm"
+"""The op whose output feeds the MoE branch."""
+JOIN = "add"
+"""The op at which the MoE branch and the main branch of a layer meet."""
+MOE_OPS = tuple(
+    f"moe.{op}"
+    for op in (
+        "cast",
+        "router_matmul",
+        "topk",
+        "dispatch",
+        "gmm1",
+        "swiglu",
+        "gmm2",
+        "combine",
+    )
+)
+STREAMS: dict[Role, tuple[str, ...]] = {
+    "colocated": ("main", "moe"),
+    "attention": ("main", "link"),
+    "ffn": ("main", "link"),
+}
+"""The streams that a stage of each role may name; ``prefetch`` is the twin's own."""
+COMPUTE_STREAMS = ("main", "moe")
+
+_ATTENTION_WEIGHTS = ("q_a", "q_b", "kv_a", "uk", "uv", "o_proj")
+_DENSE_WEIGHTS = ("gate_up", "down")
+_HCCL = (
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "lse_all_to_all",
+    "all_reduce",
+)
+
+
+def is_hccl_collective(op: str) -> bool:
+    """Whether an op is an HCCL collective (dispatch and combine are not)."""
+    return op.rpartition(".")[2] in _HCCL
+
+
+def attention_ops(block: str, role: RoleDeployment) -> tuple[str, ...]:
+    """Ops of one MLA block (for example ``attention.1``) in issue order.
+
+    With o_proj split over dies, heads are exchanged before it and rows summed behind it;
+    with the KV cache split (kvp), partial results are exchanged and merged first.
+    """
+    ops = ["input_norm", "prolog", "attention", "uv"]
+    if role.kvp > 1:
+        ops += ["all_to_all", "lse_all_to_all", "merge", "o_proj", "all_reduce"]
+    elif role.o_proj_tp > 1:
+        # Attention TP computes only its own heads, so there are none to exchange.
+        ops += ["all_to_all"] if role.attention_tp == 1 else []
+        ops += ["o_proj", "reduce_scatter"]
+    else:
+        ops += ["o_proj"]
+    return tuple(f"{block}.{op}" for op in [*ops, "post_norm"])
+
+
+def dense_ops(block: str, role: RoleDeployment, quantisation: Quantisation) -> tuple[str, ...]:
+    """Ops of one dense FFN (for example ``dense.0``) in issue order."""
+    ops = ["all_gather"] if role.dense_tp > 1 else []
+    ops += ["quant"] if quantisation == "w8a8" else []
+    ops += ["gate_up", "swiglu", "down"]
+    ops += ["reduce_scatter"] if role.dense_tp > 1 else []
+    return tuple(f"{block}.{op}" for op in ops)
+
+
+def main_ops(deployment: Deployment, role: Role) -> tuple[str, ...]:
+    """A layer's ops on the main stream of ``role``, the MoE branch of a colocated die apart."""
+    if role == "ffn":
+        return MOE_OPS
+    sizes, quantisation = deployment.attention, deployment.quantisation
+    return (
+        *attention_ops("attention.0", sizes),
+        *dense_ops("dense.0", sizes, quantisation),
+        *attention_ops("attention.1", sizes),
+        *dense_ops("dense.1", sizes, quantisation),
+        JOIN,
+    )
+
+
+def layer_chains(deployment: Deployment, role: Role) -> tuple[tuple[str, ...], ...]:
+    """The op chains of one layer: within a chain the order is program order.
+
+    The MoE branch (or its transfers, with AFD) runs beside the dense branch, so a layer
+    of a role that holds attention has two chains with a common head and end.
+    """
+    ops = main_ops(deployment, role)
+    if role == "ffn":
+        return (("afd.recv", *ops, "afd.send"),)
+    fork = ops.index(MOE_INPUT) + 1
+    branch = MOE_OPS if role == "colocated" else ("afd.send", "afd.recv")
+    return (ops, (*ops[:fork], *branch, JOIN))
+
+
+def outside_ops(deployment: Deployment, next_n: int) -> tuple[str, ...]:
+    """Ops behind the layers, MTP passes included, in issue order."""
+    role = deployment.attention
+    head = ["lm_head"]
+    if role.lm_head_tp > 1:
+        head = ["lm_head_all_gather", "lm_head", "lm_head_all_to_all"]
+    ops = ["final_norm", *head, "sample"]
+    for number in range(next_n):
+        embed = ["embed"] if role.embed_tp == 1 else ["embed", "embed_reduce_scatter"]
+        local = [
+            *embed,
+            "norms",
+            "eh_proj",
+            *attention_ops("attention", role),
+            *dense_ops("dense", role, deployment.quantisation),
+            "norm",
+            *head,
+            "sample",
+        ]
+        ops += [f"mtp.{number}.{op}" for op in local]
+    return tuple(ops)
+
+
+def layer_weights(role: Role) -> tuple[str, ...]:
+    """Weights that each layer of ``role`` reads whole, in the order of their first use."""
+    moe = ("moe.router", "moe.w13", "moe.w2")
+    if role == "ffn":
+        return moe
+    halves: list[str] = []
+    for half in (0, 1):
+        halves += [f"attention.{half}.{weight}" for weight in _ATTENTION_WEIGHTS]
+        halves += [f"dense.{half}.{weight}" for weight in _DENSE_WEIGHTS]
+    return (*halves, *moe) if role == "colocated" else tuple(halves)
+
+
+def outside_weights(role: Role, next_n: int) -> tuple[str, ...]:
+    """Weights of ``role`` outside the layers that matmuls read: lm_head and the MTP layer's."""
+    if role == "ffn":
+        return ()
+    if next_n == 0:
+        return ("lm_head",)
+    return (
+        "lm_head",
+        "mtp.eh_proj",
+        *(f"mtp.attention.{weight}" for weight in _ATTENTION_WEIGHTS),
+        *(f"mtp.dense.{weight}" for weight in _DENSE_WEIGHTS),
+    )
+
+
+_CONSUMERS = {
+    **dict.fromkeys(("q_a", "q_b", "kv_a", "uk"), "prolog"),
+    "router": "router_matmul",
+    "w13": "gmm1",
+    "w2": "gmm2",
+}
+
+
+def consumer(weight: str) -> str:
+    """The op that reads a weight; for ``mtp.*`` its name within an MTP pass.
+
+    ``attention.0.q_b`` -> ``attention.0.prolog``; ``mtp.dense.down`` -> ``dense.down``.
+    """
+    block, _, last = weight.removeprefix("mtp.").rpartition(".")
+    op = _CONSUMERS.get(last, last)
+    return f"{block}.{op}" if block else op
+
+
+@dataclass(frozen=True, slots=True)
+class WeightName:
+    """A weight as a prefetch names it: this layer's, or the following layer's."""
+
+    weight: str
+    is_next: bool
+
+
+def parse_weight(text: str) -> WeightName:
+    """Split off ``next.``: ``next.moe.w2`` is the following layer's ``moe.w2``."""
+    return WeightName(text.removeprefix(NEXT), text.startswith(NEXT))

@@ -1,0 +1,139 @@
+"""Configuration of a search, as Hydra composes it from ``scenarios/``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from hardware_models.errors import InputError
+from twin.choices import HardwareChoice
+from twin.deployment import GraphMode, Quantisation, Role, Transport
+from twin.workload import ExpertLoad
+
+Kind = Literal["colocated", "afd"]
+Drives = Literal["ratio", "micro_batches", "cores", "prefetch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One decision that the search varies: what it drives, and the levels tried.
+
+    ``cores``: cube cores of ``stage``'s main stream (twice as many vector cores), the rest
+    for its moe stream.  ``prefetch``: share of each of ``weights`` (weight: op after which
+    it is issued) that ``role`` prefetches.  ``ratio`` and ``micro_batches``: of an AFD
+    deployment.
+    """
+
+    drives: Drives
+    levels: tuple[float, ...]
+    stage: str | None = None
+    role: Role | None = None
+    weights: Mapping[str, str] | None = None
+
+    def check(self, name: str) -> None:
+        """Refuse levels and companions that make no sense for what the knob drives.
+
+        Raises:
+            InputError: names the knob's key.
+        """
+        key = f"search.knobs.{name}"
+        if not self.levels or len(set(self.levels)) < len(self.levels):
+            raise InputError(f"{key}.levels", list(self.levels), "at least one level, each once")
+        if self.drives == "prefetch":
+            if not all(0 <= level <= 1 for level in self.levels):
+                raise InputError(f"{key}.levels", list(self.levels), "shares from 0 to 1")
+            if not self.weights:
+                raise InputError(f"{key}.weights", self.weights, "weights with the op before each")
+        elif not all(level >= 1 and level == int(level) for level in self.levels):
+            raise InputError(f"{key}.levels", list(self.levels), "whole numbers from 1")
+        if self.drives == "cores" and self.stage is None:
+            raise InputError(f"{key}.stage", None, "the name of a stage")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceConfig:
+    """The knobs by name; the first varies slowest."""
+
+    knobs: Mapping[str, Knob]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadChoice:
+    """Overrides of the base schedule's workload; ``None`` keeps its value."""
+
+    global_batch: int | None
+    kv_tokens: int | None
+    next_n: int | None
+    acceptance: float | None
+    expert_load: ExpertLoad | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentChoice:
+    """Overrides of the base schedule's deployment; ``dies`` lists totals to search among."""
+
+    dies: tuple[int, ...] | None
+    quantisation: Quantisation | None
+    graph_mode: GraphMode | None
+    attention_tp: int | None
+    o_proj_tp: int | None
+    dense_tp: int | None
+    lm_head_tp: int | None
+    embed_tp: int | None
+    transport: Transport | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchConfig:
+    """Everything that ``python -m twin.search`` takes; see ``--help``."""
+
+    scenario: Kind
+    model: str
+    base: str | None
+    bases: Mapping[Kind, Mapping[str, str]]
+    hardware: HardwareChoice
+    workload: WorkloadChoice
+    deployment: DeploymentChoice
+    search: SpaceConfig
+    workers: int | None
+    top: int
+    draws: int
+    tie_tolerance: float
+    seed: int
+
+    def check(self) -> None:
+        """Refuse numbers out of range, before anything is simulated.
+
+        Raises:
+            InputError: names the key.
+        """
+        for name, knob in self.search.knobs.items():
+            knob.check(name)
+        rules: tuple[tuple[str, float | None, float], ...] = (
+            ("workers", self.workers, 1),
+            ("top", self.top, 1),
+            ("draws", self.draws, 0),
+            ("tie_tolerance", self.tie_tolerance, 0),
+            ("seed", self.seed, 0),
+            *(("deployment.dies", dies, 1) for dies in self.deployment.dies or ()),
+        )
+        for key, value, least in rules:
+            if value is not None and value < least:
+                raise InputError(key, value, f"a number from {least}")
+        if self.deployment.dies == ():
+            raise InputError("deployment.dies", [], "at least one number of dies")
+
+    def base_name(self, kind: Kind) -> str:
+        """The shipped schedule (or file) that a search of ``kind`` starts from.
+
+        Raises:
+            InputError: the configuration names none for this model.
+        """
+        if self.base is not None and kind == self.scenario:
+            return self.base
+        by_model = self.bases.get(kind, {})
+        name = by_model.get(self.model, by_model.get("default"))
+        if name is None:
+            raise InputError(f"bases.{kind}", dict(by_model), f"a base for {self.model} or default")
+        return name
