@@ -92,7 +92,7 @@ _MAY_BE_ZERO = ("zero_expert_num",)
 
 def shipped_models() -> list[str]:
     """Names of the models that the package ships."""
-    folder = resources.files("scenarios") / "model"
+    folder = resources.files("scenarios") / "models"
     return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
@@ -103,8 +103,8 @@ def load_model(name_or_path: str) -> ModelSpec:
         InputError: neither; or the file is unreadable or not of the longcat_flash family.
     """
     if name_or_path in shipped_models():
-        source = f"model/{name_or_path}.yaml"
-        text = (resources.files("scenarios") / "model" / f"{name_or_path}.yaml").read_text("utf-8")
+        source = f"models/{name_or_path}.yaml"
+        text = (resources.files("scenarios") / "models" / f"{name_or_path}.yaml").read_text("utf-8")
         spec = load_dataclass(ModelSpec, parse_yaml(text, source), source)
         check_model(spec, source)
         return spec
