@@ -1,0 +1,1 @@
+"""The search: a stated space of schedules, swept in simulation."""

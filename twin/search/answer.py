@@ -1,0 +1,74 @@
+"""From evaluated points to an answer: the tie set, its knob ranges, and the Pareto front."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from twin.search.feasible import Rejection
+from twin.search.space import Space
+from twin.search.sweep import Point
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a complete sweep says.
+
+    ``ties`` are the indices within the tolerance of the best, best first; ``tie_ranges``
+    the levels of every knob that occur among them; ``pareto`` the indices that no other
+    beats in both TPOT and throughput per die, by rising TPOT.
+    """
+
+    feasible: int
+    infeasible: dict[str, int]
+    ties: tuple[int, ...]
+    tie_ranges: dict[str, list[float]]
+    pareto: tuple[int, ...]
+
+
+def answer(space: Space, points: Sequence[Point], tie_tolerance: float) -> Answer:
+    """Rank the points; ties in TPOT are broken by index, so that the answer repeats."""
+    ranked = sorted(
+        ((point.tpot_us, point.index, point) for point in points if point.tpot_us is not None),
+        key=lambda item: item[:2],
+    )
+    limit = ranked[0][0] * (1 + tie_tolerance) if ranked else 0.0
+    ties = tuple(index for tpot_us, index, _ in ranked if tpot_us <= limit)
+    return Answer(
+        feasible=len(ranked),
+        infeasible=dict(_reasons(points)),
+        ties=ties,
+        tie_ranges=_ranges(space, ties),
+        pareto=_pareto([point for _, _, point in ranked]),
+    )
+
+
+def _reasons(points: Sequence[Point]) -> list[tuple[str, int]]:
+    counts = Counter(point.rejection.reason for point in points if point.rejection)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def nearest_rejection(points: Sequence[Point]) -> Rejection | None:
+    """The rejected candidate that misses by the least, sized constraints first."""
+    out = [point.rejection for point in points if point.rejection]
+    return min(out, key=lambda rejection: (rejection.excess, rejection.detail), default=None)
+
+
+def _ranges(space: Space, indices: Sequence[int]) -> dict[str, list[float]]:
+    choices = [space.choice(index) for index in indices]
+    return {
+        name: sorted({choice[name] for choice in choices})
+        for name in (space.levels if choices else ())
+    }
+
+
+def _pareto(ranked: Sequence[Point]) -> tuple[int, ...]:
+    front: list[int] = []
+    most = 0.0
+    for point in ranked:
+        # A gain below rounding is no trade-off.
+        if point.tokens_per_s_per_die > most * (1 + 1e-9):
+            front.append(point.index)
+            most = point.tokens_per_s_per_die
+    return tuple(front)

@@ -1,0 +1,56 @@
+"""The schedule that a search starts from: a shipped one with the user's choices put in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from twin.deployment import Afd, Deployment, Role, RoleDeployment
+from twin.schedule import Schedule
+from twin.schedule_io import load_schedule
+from twin.search.config import DeploymentChoice, Kind, SearchConfig
+
+_SIZES = ("attention_tp", "o_proj_tp", "dense_tp", "lm_head_tp", "embed_tp")
+
+
+def base_schedule(config: SearchConfig, kind: Kind) -> Schedule:
+    """The base of ``kind`` with model, die, workload and parallel sizes as configured.
+
+    Raises:
+        InputError: no base for this model, or a broken schedule file.
+    """
+    base = load_schedule(config.base_name(kind))
+    choice = config.workload
+    given = {
+        name: value
+        for name in ("global_batch", "kv_tokens", "next_n", "acceptance", "expert_load")
+        if (value := getattr(choice, name)) is not None
+    }
+    deployment = _with_sizes(base.deployment, config.deployment)
+    if config.hardware.die is not None:
+        deployment = replace(deployment, hardware=config.hardware.die)
+    return replace(
+        base,
+        model=config.model,
+        workload=replace(base.workload, **given),
+        deployment=deployment,
+    )
+
+
+def _with_sizes(deployment: Deployment, choice: DeploymentChoice) -> Deployment:
+    holder: Role = "attention" if deployment.is_afd else "colocated"
+    sizes: Mapping[str, int] = {
+        name: value for name in _SIZES if (value := getattr(choice, name)) is not None
+    }
+    roles: dict[Role, RoleDeployment] = dict(deployment.roles)
+    roles[holder] = replace(roles[holder], **sizes)
+    afd = deployment.afd
+    if afd is not None and choice.transport is not None:
+        afd = replace(afd, transport=choice.transport)
+    return replace(
+        deployment,
+        roles=roles,
+        quantisation=choice.quantisation or deployment.quantisation,
+        graph_mode=choice.graph_mode or deployment.graph_mode,
+        afd=afd if isinstance(afd, Afd) else None,
+    )

@@ -1,0 +1,48 @@
+"""Confirm the schedules that an answer names: the full step, and the interval of the TPOT."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import track
+
+from hardware_models.hardware import Hardware
+from twin.evaluate import Evaluation, evaluate, with_interval
+from twin.model_spec import ModelSpec
+from twin.schedule import Schedule
+from twin.uncertainty import draw_hardware, tpot_interval
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What every confirmation shares."""
+
+    model: ModelSpec
+    hardware: Hardware
+    draws: int
+    seed: int
+
+    def of(self, schedule: Schedule) -> Evaluation:
+        """The full step of one schedule, with its interval when draws are asked for."""
+        result = evaluate(schedule, self.model, self.hardware)
+        if not self.draws:
+            return result
+        variants = draw_hardware(self.hardware, self.draws, self.seed)
+        return with_interval(result, tpot_interval(schedule, self.model, variants))
+
+
+def confirm(
+    confirmation: Confirmation, schedules: Sequence[Schedule], workers: int
+) -> list[Evaluation]:
+    """Evaluations in the order of ``schedules``, the same for any number of workers."""
+    console = Console(stderr=True)
+    total = len(schedules)
+    if workers == 1 or total < 2:
+        return [confirmation.of(s) for s in track(schedules, "confirming", total, console=console)]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(min(workers, total)) as pool:
+        results = pool.imap(confirmation.of, schedules)
+        return list(track(results, "confirming", total, console=console))
