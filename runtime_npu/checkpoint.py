@@ -56,7 +56,9 @@ class Checkpoint:
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """One tensor, converted to ``dtype`` (the router's stay fp32)."""
         tensor: torch.Tensor = self._open[self._file_of[name]].get_slice(name)[...]
-        return tensor.to(torch.float32 if name.endswith(ROUTER_TENSORS) else dtype)
+        # A copy: what is read may lie in the mapped file, at any alignment.
+        wanted = torch.float32 if name.endswith(ROUTER_TENSORS) else dtype
+        return tensor.to(wanted, copy=True)
 
     def _locate(self) -> dict[str, str]:
         """File name of each tensor; every file is opened, which checks its length."""

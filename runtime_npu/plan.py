@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hardware_models.errors import InputError
-from twin.names import STREAMS, main_ops
+from twin.names import STREAMS, main_ops, outside_ops
 from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
 
 
@@ -94,6 +94,10 @@ def check_supported(schedule: Schedule, source: str) -> None:
     known = main_ops(deployment, "colocated")
     if ends[-1] is not None or any(end not in known for end in ends[:-1]):
         refuse("stages.ends_after", ends, "an op of the main stream on all stages but the last")
+    outside = ("embed", *outside_ops(deployment, workload.next_n))
+    for prefetch in schedule.prefetch:
+        if prefetch.after in outside and prefetch.weight != "lm_head":
+            refuse("prefetch.weight", prefetch.weight, f"lm_head after {prefetch.after}")
     if sum("moe" in stage.streams for stage in schedule.stages) > 1:
         refuse("stages", [stage.name for stage in schedule.stages], "one stage with a moe stream")
 

@@ -18,6 +18,8 @@ from twin.cli import run as run_command
 from twin.results import write_result, write_timing
 
 COMMAND = "runtime_npu.run"
+PACKAGES = ("torch", "safetensors")
+"""What the runtime needs beyond the base package."""
 
 
 class MismatchError(TwinError):
@@ -31,7 +33,7 @@ def require_device(device: Device) -> None:
         MachineError: torch, safetensors or (for an NPU) torch_npu is missing.
         InputError: the device is there but not executed on yet.
     """
-    for package in ("torch", "safetensors"):
+    for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise MachineError(f"{package} is not installed: pip install 'longcat-twin[runtime]'")
     if device == "npu":
@@ -57,7 +59,7 @@ def main(options: RunOptions, folder: Path) -> None:
 
     result = execute(options, folder / "checkpoint")
     print_summary(result)
-    write_result(folder, COMMAND, options.seed, payload(result))
+    write_result(folder, COMMAND, options.seed, payload(result), packages=PACKAGES)
     write_timing(folder, time.perf_counter() - start, rates(result))
     print(f"wrote {folder}/result.json and timing.json")
     if result.differences:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -60,12 +60,18 @@ class LongcatFlash(nn.Module):
             Issuer(backend, name, plan, partial(self._weight, index))
             for index, name in enumerate(names)
         ]
-        self._outside = Issuer(backend, "", PLAIN, no_weight)
+        outside = replace(PLAIN, prefetches=plan.prefetches)
+        self._outside_prefill = Issuer(backend, "", PLAIN, no_weight)
+        self._outside_decode = Issuer(
+            backend, "", outside, partial(self._weight, spec.num_layers - 1)
+        )
 
     def forward(self, batch: Batch, cache: KvCache) -> StepOutput:
         """One pass over the rows of ``batch``, whose KV goes to ``cache``."""
-        issue, backend = self._outside, self.backend
-        issuers = self._prefill if batch.phase == "prefill" else self._decode
+        backend = self.backend
+        issue, issuers = self._outside_decode, self._decode
+        if batch.phase == "prefill":
+            issue, issuers = self._outside_prefill, self._prefill
         x = issue("embed", backend.embed, batch.tokens, self.embed)
         for index, layer in enumerate(self.layers):
             caches = cache.attentions[2 * index : 2 * index + 2]

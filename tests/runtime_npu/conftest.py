@@ -7,8 +7,9 @@ from oracle import SPECS, oracle, write
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _two_threads() -> None:
-    torch.set_num_threads(2)
+def _one_thread() -> None:
+    # Tiny tensors gain nothing from more, and threads of parallel tests would wait for each other.
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

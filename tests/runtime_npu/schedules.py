@@ -71,7 +71,15 @@ MOE_FROM_THE_START = replace(
     ),
     super_kernel=("all.moe",),
 )
+PREFETCHED_OUTSIDE = replace(
+    SERIAL,
+    prefetch=(
+        Prefetch(weight="lm_head", after="final_norm", bytes=700),
+        Prefetch(weight="next.moe.router", after="moe.combine", bytes=10**6),
+    ),
+)
 SCHEDULES = {
+    "prefetch outside the layers": PREFETCHED_OUTSIDE,
     "two streams": TWO_STREAMS,
     "serial": SERIAL,
     "eager": EAGER,
