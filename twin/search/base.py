@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from hardware_models.errors import InputError
+from hardware_models.hardware import Hardware
 from twin.deployment import Afd, Deployment, Role, RoleDeployment
+from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
 from twin.search.config import DeploymentChoice, Kind, SearchConfig
+from twin.validate import validate_schedule
 
 _SIZES = ("attention_tp", "o_proj_tp", "dense_tp", "lm_head_tp", "embed_tp")
 
@@ -35,6 +39,19 @@ def base_schedule(config: SearchConfig, kind: Kind) -> Schedule:
         workload=replace(base.workload, **given),
         deployment=deployment,
     )
+
+
+def check_workload(base: Schedule, model: ModelSpec, hardware: Hardware) -> None:
+    """Refuse a workload that no candidate can serve: no knob changes it, so it is the input.
+
+    Raises:
+        InputError: a field of the workload is impossible.
+    """
+    try:
+        validate_schedule(base, model, hardware)
+    except InputError as error:
+        if error.field.startswith("workload."):
+            raise
 
 
 def _with_sizes(deployment: Deployment, choice: DeploymentChoice) -> Deployment:

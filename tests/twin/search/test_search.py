@@ -1,0 +1,154 @@
+"""The command: bytes, keys, brute force, infeasible spaces, wrong input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hardware_models.hardware import load_hardware
+from twin.cli import run
+from twin.evaluate import evaluate
+from twin.models import load_model
+from twin.schedule_io import load_schedule
+from twin.search.__main__ import main
+from twin.search.config import SearchConfig
+
+SMALL = [
+    "search.knobs.mla.levels=[0,1]",
+    "search.knobs.dense.levels=[1]",
+    "draws=2",
+    "top=3",
+]
+COLOCATED = ["scenario=colocated", "search.knobs.main_cores.levels=[12,16]", *SMALL]
+COLOCATED += ["search.knobs.router.levels=[0,1]"]
+AFD = ["scenario=afd", "search.knobs.ratio.levels=[1,2,3]", *SMALL]
+AFD += ["search.knobs.w2.levels=[0,1]", "search.knobs.w13.levels=[0.5]"]
+BASELINES = {
+    "serial, all cores",
+    "recipe c16v32 + c8v16",
+    "c12v24 twice",
+    "no prefetch",
+    "AFD 1:1",
+}
+ENTRY_KEYS = {
+    "name",
+    "schedule",
+    "step_ms",
+    "tpot_ms",
+    "tokens_per_s_per_die",
+    "tokens_per_s_per_chip",
+    "hbm_gib",
+    "interval",
+    "evidence",
+}
+
+
+def search(folder: Path, *arguments: str) -> int:
+    return run("search", SearchConfig, main, [*arguments, f"output={folder}"])
+
+
+def result(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
+    return loaded
+
+
+@pytest.fixture(scope="module", params=[COLOCATED, AFD], ids=["colocated", "afd"])
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("search")
+    assert search(folder, *request.param, "workers=1") == 0
+    return folder
+
+
+def test_the_result_has_the_stable_keys(ran: Path) -> None:
+    found = result(ran)
+    assert found["command"] == "twin.search"
+    assert found["candidates"] == found["feasible"] + sum(found["infeasible"].values())
+    assert found["proven_optimal"] is True
+    assert set(found["best"]) >= ENTRY_KEYS
+    assert {b["name"] for b in found["baselines"]} == BASELINES
+    for entry in [*found["tie_set"], *found["pareto"], *found["baselines"]]:
+        if "infeasible" not in entry:
+            assert set(entry) >= ENTRY_KEYS
+            assert (ran / entry["schedule"]).is_file()
+            assert entry["interval"][0] <= entry["interval"][1]
+    for name in ("schedule.yaml", "trace.json", "report.html", "timing.json", "points.jsonl"):
+        assert (ran / name).stat().st_size > 0
+
+
+def test_the_best_equals_brute_force_over_the_saved_points(ran: Path) -> None:
+    found = result(ran)
+    points = [json.loads(line) for line in (ran / "points.jsonl").read_text().splitlines()]
+    feasible = [p["tpot_us"] for p in points if p["tpot_us"] is not None]
+    assert len(points) == found["candidates"]
+    assert found["best"]["tpot_ms"] == pytest.approx(min(feasible) / 1e3, rel=1e-9)
+
+
+def test_the_saved_schedule_alone_gives_the_same_numbers(ran: Path) -> None:
+    found = result(ran)
+    schedule = load_schedule(str(ran / "schedule.yaml"))
+    again = evaluate(schedule, load_model(schedule.model), load_hardware("a3-752t"))
+    assert again.tpot_us / 1e3 == found["best"]["tpot_ms"]
+    assert again.step_us / 1e3 == found["best"]["step_ms"]
+
+
+def test_two_processes_write_the_same_bytes(ran: Path, tmp_path: Path) -> None:
+    arguments = AFD if "ratio" in result(ran)["space"] else COLOCATED
+    assert search(tmp_path, *arguments, "workers=2") == 0
+    for name in ("result.json", "schedule.yaml", "trace.json", "points.jsonl"):
+        assert (tmp_path / name).read_bytes() == (ran / name).read_bytes()
+
+
+def test_an_illegal_ratio_is_counted_not_dropped(tmp_path: Path) -> None:
+    assert search(tmp_path, *AFD, "workers=1", "draws=0") == 0
+    infeasible = result(tmp_path)["infeasible"]
+    assert sum(infeasible.values()) == 8
+    assert any("128 dies" in reason for reason in infeasible)
+
+
+def test_nothing_feasible_is_exit_3_with_the_constraint_and_by_how_much(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = search(
+        tmp_path, *COLOCATED, "deployment.dies=[8]", "deployment.lm_head_tp=8", "workers=1"
+    )
+    assert code == 3
+    error = capsys.readouterr().err
+    assert "memory of a colocated die" in error
+    assert "GiB too much" in error
+    found = result(tmp_path)
+    assert found["feasible"] == 0
+    assert found["proven_optimal"] is False
+    assert sum(found["infeasible"].values()) == found["candidates"]
+
+
+def test_a_tiny_model_is_searched_and_its_schedule_is_tiny(tmp_path: Path) -> None:
+    assert search(tmp_path, *COLOCATED, "model=tiny", "workers=1") == 0
+    schedule = load_schedule(str(tmp_path / "schedule.yaml"))
+    assert schedule.model == "tiny"
+    assert schedule.deployment.total_dies == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "scenario=nowhere",
+        "no_such_key=1",
+        "top=0",
+        "model=llama",
+        "search.knobs.mla.levels=[2]",
+        "search.knobs.mla.drives=hope",
+        "workload.global_batch=-1",
+        "hardware.die=a4",
+        "deployment.dies=[0]",
+    ],
+)
+def test_wrong_input_is_exit_2_and_one_line_that_names_it(
+    wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search(tmp_path, *COLOCATED, "workers=1", wrong) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error:")
+    assert any(part in error for part in wrong.replace("=", ".").split(".") if len(part) > 2)

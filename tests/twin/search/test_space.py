@@ -1,0 +1,132 @@
+"""Spaces: what an index stands for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hardware_models.errors import InputError
+from hardware_models.hardware import load_hardware
+from twin.models import load_model
+from twin.schedule import Schedule
+from twin.schedule_io import load_schedule
+from twin.search.config import Knob
+from twin.search.feasible import rejection
+from twin.search.space import Space, with_core_split, with_dies, with_ratio
+
+MODEL = load_model("longcat-flash-560b")
+HARDWARE = load_hardware("a3-752t")
+COLOCATED = load_schedule("recipe_colocated")
+AFD = load_schedule("recipe_afd")
+
+CORES = Knob(drives="cores", levels=(12, 16), stage="stage2")
+DENSE = Knob(
+    drives="prefetch",
+    levels=(0, 0.5, 1),
+    weights={"dense.0.gate_up": "attention.0.o_proj", "dense.1.down": "dense.1.all_gather"},
+)
+RATIO = Knob(drives="ratio", levels=(1, 2, 3))
+PARTS = Knob(drives="micro_batches", levels=(1, 2))
+
+
+def space(base: Schedule, dies: tuple[int, ...] = (), **knobs: Knob) -> Space:
+    return Space(base, MODEL, HARDWARE, knobs, dies)
+
+
+def test_every_index_is_another_choice_and_the_first_knob_varies_slowest() -> None:
+    made = space(COLOCATED, cores=CORES, dense=DENSE)
+    assert made.size == 6
+    choices = [made.choice(i) for i in range(made.size)]
+    assert len({tuple(c.items()) for c in choices}) == 6
+    assert [c["cores"] for c in choices] == [12, 12, 12, 16, 16, 16]
+    assert [c["dense"] for c in choices[:3]] == [0, 0.5, 1]
+
+
+def test_a_prefetch_knob_sets_the_share_of_each_weight_and_nothing_else() -> None:
+    made = space(COLOCATED, dense=DENSE)
+    sizes = [{p.weight: p.bytes for p in made.schedule(i).prefetch} for i in range(3)]
+    assert "dense.0.gate_up" not in sizes[0]
+    assert sizes[1]["dense.0.gate_up"] == 18874368 // 2
+    assert sizes[2]["dense.1.down"] == 9437184
+    untouched = {p.weight: p.bytes for p in COLOCATED.prefetch}
+    assert sizes[0]["moe.router"] == untouched["moe.router"]
+    assert len(sizes[0]) == len(untouched) - 2
+
+
+def test_a_prefetch_that_the_base_lacks_is_added_behind_its_op() -> None:
+    knob = Knob(drives="prefetch", levels=(1,), weights={"attention.1.uk": "dense.0.gate_up"})
+    added = space(COLOCATED, uk=knob).schedule(0).prefetch[-1]
+    assert (added.weight, added.after, added.bytes) == (
+        "attention.1.uk",
+        "dense.0.gate_up",
+        1 << 23,
+    )
+
+
+def test_cores_of_both_streams_add_up_to_the_die() -> None:
+    streams = with_core_split(COLOCATED, "stage2", 18, HARDWARE).stages[1].streams
+    assert (streams["main"].aic, streams["main"].aiv) == (18, 36)
+    assert (streams["moe"].aic, streams["moe"].aiv) == (6, 12)
+    with pytest.raises(InputError, match="stage9"):
+        with_core_split(COLOCATED, "stage9", 18, HARDWARE)
+
+
+def test_a_ratio_keeps_dies_and_batch_and_sizes_the_experts() -> None:
+    made = with_ratio(AFD, 3)
+    roles = made.deployment.roles
+    assert (roles["attention"].dies, roles["ffn"].dies, roles["ffn"].ep) == (96, 32, 32)
+    assert made.workload == AFD.workload
+    w2 = {p.weight: p.bytes for p in made.prefetch}["moe.w2"]
+    assert w2 == 2 * {p.weight: p.bytes for p in AFD.prefetch}["moe.w2"]
+
+
+def test_a_ratio_that_does_not_divide_is_a_named_rejection() -> None:
+    with pytest.raises(InputError, match="2:1"):
+        with_ratio(AFD, 2)
+
+
+def test_dies_are_a_knob_when_several_are_listed() -> None:
+    made = space(COLOCATED, (64, 128), cores=CORES)
+    assert made.size == 4
+    assert made.schedule(0).deployment.total_dies == 64
+    assert made.schedule(0).deployment.moe.ep == 64
+    assert with_dies(AFD, 64).deployment.roles["ffn"].dies == 32
+
+
+def test_memory_rejections_say_by_how_much() -> None:
+    workload = replace(COLOCATED.workload, global_batch=512, next_n=0, acceptance=0.0)
+    role = replace(COLOCATED.deployment.attention, lm_head_tp=8)
+    deployment = replace(COLOCATED.deployment, roles={"colocated": role})
+    small = with_dies(replace(COLOCATED, workload=workload, deployment=deployment), 8)
+    out = rejection(small, MODEL, HARDWARE)
+    assert out is not None
+    assert "memory of a colocated die" in out.reason
+    assert "GiB too much" in out.detail
+    assert out.excess > 0
+
+
+def test_rule_rejections_name_the_field() -> None:
+    made = space(COLOCATED, cores=replace(CORES, levels=(20,)))
+    out = rejection(made.schedule(0), MODEL, HARDWARE)
+    assert out is None
+    parts = space(AFD, parts=replace(PARTS, levels=(64,)))
+    refused = rejection(parts.schedule(0), MODEL, HARDWARE)
+    assert refused is not None
+    assert "micro_batches" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("knob", "named"),
+    [
+        (replace(DENSE, levels=()), "levels"),
+        (replace(DENSE, levels=(0, 0)), "levels"),
+        (replace(DENSE, levels=(1.5,)), "levels"),
+        (replace(DENSE, weights=None), "weights"),
+        (replace(CORES, stage=None), "stage"),
+        (replace(RATIO, levels=(1.5,)), "levels"),
+    ],
+)
+def test_a_senseless_knob_is_refused_by_its_key(knob: Knob, named: str) -> None:
+    with pytest.raises(InputError, match=f"search.knobs.mine.{named}"):
+        knob.check("mine")
