@@ -34,12 +34,12 @@ def evaluate_point(space: Space, index: int) -> Point:
     """Evaluate one candidate by its steady layer period."""
     try:
         schedule = space.schedule(index)
+        reason = rejection(schedule, space.model, space.hardware)
+        if reason is not None:
+            return Point(index, None, 0.0, reason)
+        result = evaluate(schedule, space.model, space.hardware, full=False)
     except InputError as error:
         return Point(index, None, 0.0, rejected(error))
-    reason = rejection(schedule, space.model, space.hardware)
-    if reason is not None:
-        return Point(index, None, 0.0, reason)
-    result = evaluate(schedule, space.model, space.hardware, full=False)
     return Point(index, result.tpot_us, float(result.tokens_per_s_per_die), None)
 
 

@@ -1,0 +1,135 @@
+"""Rules of stages, core limits, graph modes and SuperKernel scopes."""
+
+from __future__ import annotations
+
+from hardware_models.hardware import Hardware
+from twin.deployment import Role
+from twin.names import COMPUTE_STREAMS, JOIN, STREAMS, is_hccl_collective, main_ops
+from twin.schedule import CoreLimit, Schedule, Stage
+from twin.validate.rules import require
+
+
+def check_stages(schedule: Schedule, hardware: Hardware) -> None:
+    """Stages of every role, their streams, limits and scopes.
+
+    Raises:
+        InputError: see :func:`twin.validate.validate_schedule`.
+    """
+    names = [stage.name for stage in schedule.stages]
+    for place, stage in enumerate(schedule.stages):
+        field = f"stages[{place}]"
+        require(
+            names.count(stage.name) == 1, f"{field}.name", stage.name, "a name no other stage has"
+        )
+        roles = sorted(schedule.deployment.roles)
+        require(stage.role in roles, f"{field}.role", stage.role, f"one of {roles}")
+    for role in schedule.deployment.roles:
+        own = [(f"stages[{i}]", s) for i, s in enumerate(schedule.stages) if s.role == role]
+        _check_role(schedule, role, own)
+    for place, stage in enumerate(schedule.stages):
+        _check_limits(schedule, f"stages[{place}]", stage, hardware)
+    _check_graph_mode(schedule)
+    _check_scopes(schedule)
+
+
+def _check_role(schedule: Schedule, role: Role, own: list[tuple[str, Stage]]) -> None:
+    most = 2 if role == "colocated" else 1
+    require(
+        1 <= len(own) <= most, "stages", [s.name for _, s in own], f"1 to {most} for role {role}"
+    )
+    ops = main_ops(schedule.deployment, role)
+    for place, (field, stage) in enumerate(own):
+        last = place + 1 == len(own)
+        streams = sorted(stage.streams)
+        allowed = [["link", "main"]] if role != "colocated" else [["main"]]
+        if role == "colocated" and last:
+            allowed.append(["main", "moe"])
+        require(
+            streams in allowed,
+            f"{field}.streams",
+            streams,
+            f"{' or '.join(str(a) for a in allowed)} of {STREAMS[role]}",
+        )
+        if last:
+            require(
+                stage.ends_after is None, f"{field}.ends_after", stage.ends_after, "null: the last"
+            )
+        else:
+            require(
+                stage.ends_after in ops[:-1],
+                f"{field}.ends_after",
+                stage.ends_after,
+                f"a main op of the layer before the last: {', '.join(ops[:-1])}",
+            )
+        meets = role == "attention" or "moe" in stage.streams
+        wanted = JOIN if meets else None
+        require(
+            stage.join == wanted,
+            f"{field}.join",
+            stage.join,
+            f"{JOIN}, where two streams meet" if meets else "null: no second stream to join",
+        )
+
+
+def _check_limits(schedule: Schedule, field: str, stage: Stage, hardware: Hardware) -> None:
+    for kind in ("aic", "aiv"):
+        die = hardware.count(f"{kind}_count")
+        total = 0
+        for name, limit in stage.streams.items():
+            value = getattr(limit, kind)
+            if value is None:
+                continue
+            where = f"{field}.streams.{name}.{kind}"
+            require(name != "link", where, value, "no limit: transfers over SDMA take no cores")
+            require(1 <= value <= die, where, value, f"1 to {die}, the cores of {hardware.name}")
+            total += value
+        require(
+            total <= die,
+            f"{field}.streams",
+            f"{total} {kind}",
+            f"limits that add up to at most {die} {kind} of {hardware.name}",
+        )
+    main = stage.streams.get("main", CoreLimit())
+    least = hardware.count("collective_min_aiv")
+    collective = any(is_hccl_collective(op) for op in main_ops(schedule.deployment, stage.role))
+    if collective and main.aiv is not None:
+        require(
+            main.aiv >= least,
+            f"{field}.streams.main.aiv",
+            main.aiv,
+            f"at least {least}: HCCL collectives on this stream run on vector cores",
+        )
+
+
+def _check_graph_mode(schedule: Schedule) -> None:
+    mode = schedule.deployment.graph_mode
+    if mode != "ge_graph":
+        scopes = list(schedule.super_kernel)
+        require(not scopes, "super_kernel", scopes, f"none in {mode}: only ge_graph fuses launches")
+    if mode != "eager":
+        return
+    for place, stage in enumerate(schedule.stages):
+        field = f"stages[{place}].streams"
+        require(
+            "moe" not in stage.streams, field, sorted(stage.streams), "one compute stream in eager"
+        )
+        for name, limit in stage.streams.items():
+            require(limit == CoreLimit(), f"{field}.{name}", limit, "no core limit in eager")
+    count = len(schedule.prefetch)
+    require(count == 0, "prefetch", f"{count} prefetches", "none in eager: it has one stream")
+
+
+def _check_scopes(schedule: Schedule) -> None:
+    allowed: list[str] = []
+    for stage in schedule.stages:
+        compute = [name for name in stage.streams if name in COMPUTE_STREAMS]
+        # Several streams inside one scope are not recommended, so a stage with two names one.
+        allowed += [stage.name] if len(compute) == 1 else []
+        allowed += [f"{stage.name}.{name}" for name in compute]
+    seen: set[str] = set()
+    for place, scope in enumerate(schedule.super_kernel):
+        field = f"super_kernel[{place}]"
+        require(scope in allowed, field, scope, f"one of {', '.join(allowed)}")
+        once = scope.removesuffix(".main") if scope.removesuffix(".main") in allowed else scope
+        require(once not in seen, field, scope, "every scope once")
+        seen.add(once)
