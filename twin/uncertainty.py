@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from hardware_models.hardware import Hardware
+from twin.engine.options import EngineOptions
 from twin.evaluate import evaluate
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
@@ -45,9 +46,15 @@ def draw_hardware(hardware: Hardware, draws: int = DRAWS, seed: int = 0) -> list
 
 
 def tpot_interval(
-    schedule: Schedule, model: ModelSpec, variants: Sequence[Hardware]
+    schedule: Schedule,
+    model: ModelSpec,
+    variants: Sequence[Hardware],
+    options: EngineOptions | None = None,
 ) -> tuple[float, float]:
     """80% interval of the TPOT in us over variants of the hardware."""
-    tpots = [evaluate(schedule, model, variant, full=False).tpot_us for variant in variants]
+    tpots = [
+        evaluate(schedule, model, variant, full=False, options=options).tpot_us
+        for variant in variants
+    ]
     low, high = np.quantile(tpots, [_LOW, _HIGH])
     return float(low), float(high)

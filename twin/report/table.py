@@ -1,0 +1,75 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+# Wide enough for every column when the output goes to a file or a pipe.
+_PLAIN_WIDTH = 170
+_KINDS_SHOWN = 3
+
+
+def console() -> Console:
+    """A console as wide as the terminal, or wide enough for the tables without one."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=_PLAIN_WIDTH)
+
+
+def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
+    """Result entries side by side; differences are to the first one's TPOT."""
+    table = Table(title=title)
+    columns = (
+        "schedule", "step ms", "TPOT ms", "80% interval", "vs best", "tok/s/die", "tok/s/chip",
+        "HBM GiB", "active experts", "where the time goes",
+    )  # fmt: skip
+    for name in columns:
+        left = name in ("schedule", "where the time goes", "HBM GiB")
+        table.add_column(name, justify="left" if left else "right")
+    best = float(entries[0]["tpot_ms"]) if entries else 1.0
+    for entry in entries:
+        interval = entry["interval"]
+        table.add_row(
+            str(entry["name"]),
+            f"{entry['step_ms']:.2f}",
+            f"{entry['tpot_ms']:.3f}",
+            f"{interval[0]:.2f} .. {interval[1]:.2f}" if interval else "-",
+            f"{entry['tpot_ms'] / best - 1:+.1%}",
+            f"{entry['tokens_per_s_per_die']:.1f}",
+            f"{entry['tokens_per_s_per_chip']:.1f}",
+            memory_text(entry["hbm_gib"]),
+            f"{entry['active_experts']:.3g}",
+            time_text(entry["time_by_kind"]),
+        )
+    return table
+
+
+def memory_text(hbm_gib: Mapping[str, Mapping[str, float]]) -> str:
+    """A role's HBM in short: total of capacity (weights, KV, activations, buffers)."""
+    return "\n".join(
+        f"{role[:4]} {ledger['total']:.1f}/{ledger['capacity']:.0f} "
+        f"(w {ledger['weights']:.1f} kv {ledger['kv']:.1f} "
+        f"a {ledger['activations']:.1f} b {ledger['buffers']:.1f})"
+        for role, ledger in hbm_gib.items()
+    )
+
+
+def time_text(time_by_kind: Mapping[str, float]) -> str:
+    """The largest shares of the main stream's time."""
+    total = sum(time_by_kind.values()) or 1.0
+    largest = sorted(time_by_kind.items(), key=lambda item: -item[1])[:_KINDS_SHOWN]
+    return ", ".join(f"{kind} {time / total:.0%}" for kind, time in largest)
+
+
+def kinds_table(time_by_kind: Mapping[str, float]) -> Table:
+    """Time of the main stream of one attention die by op kind."""
+    table = Table(title="Main stream of one attention die, by op kind")
+    for name in ("kind", "ms", "share"):
+        table.add_column(name, justify="left" if name == "kind" else "right")
+    total = sum(time_by_kind.values()) or 1.0
+    for kind, time in sorted(time_by_kind.items(), key=lambda item: -item[1]):
+        table.add_row(kind, f"{time:.3f}", f"{time / total:.1%}")
+    return table
