@@ -48,8 +48,8 @@ def main(config: SimulateConfig, folder: Path) -> None:
     hardware = config.hardware.load(schedule.deployment.hardware)
     reason = rejection(schedule, model, hardware)
     if reason is not None:
-        payload = {"infeasible": {reason.reason: 1}, "detail": reason.detail}
-        write_result(folder, "twin.simulate", config.seed, payload)
+        refused = {"infeasible": {reason.reason: 1}, "detail": reason.detail}
+        write_result(folder, "twin.simulate", config.seed, refused)
         raise InfeasibleError(f"{config.schedule}: {reason.detail}")
     options = EngineOptions(
         contention=config.contention, unfinished_prefetch=config.unfinished_prefetch

@@ -1,0 +1,96 @@
+"""One offline HTML page a run: everything inline, names escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from twin.evaluate import Evaluation
+from twin.report import picture
+from twin.report.table import memory_text, time_text
+from twin.results import write_text
+
+_PAGE = Environment(
+    loader=PackageLoader("twin.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_PAGE.filters["memory"] = memory_text
+_PAGE.filters["times"] = time_text
+
+
+def write_simulation_report(path: Path, entry: Mapping[str, Any], result: Evaluation) -> Path:
+    """The page of one simulated schedule.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    title = f"Simulation of {entry['name']}"
+    return _write(path, title, result, tables=[("Schedule", [entry])], facts=[], plots=[])
+
+
+def write_search_report(
+    path: Path,
+    payload: Mapping[str, Any],
+    best: Evaluation,
+    points: Sequence[tuple[Mapping[str, float], float]],
+) -> Path:
+    """The page of a search: ``points`` are all evaluated (knob levels, TPOT in us).
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    baselines = [b for b in payload["baselines"] if "infeasible" not in b]
+    facts = [
+        f"{payload['candidates']} candidates, {payload['feasible']} feasible, all simulated: "
+        "the best is optimal in the model, over this space.",
+        f"{payload['tie_count']} schedules lie within {payload['tie_tolerance']:.1%} of the best "
+        "TPOT. Knob levels among them: "
+        + "; ".join(f"{name} {levels}" for name, levels in payload["tie_ranges"].items())
+        + ".",
+        *(f"Infeasible: {n} x {reason}." for reason, n in payload["infeasible"].items()),
+        *(
+            f"Baseline {b['name']}: {b['infeasible']}."
+            for b in payload["baselines"]
+            if "infeasible" in b
+        ),
+    ]
+    tables = [("Tie set, best first", payload["tie_set"]), ("Baselines", baselines)]
+    plots = picture.knob_plots(points)
+    return _write(path, "Search result", best, tables=tables, facts=facts, plots=plots)
+
+
+def _write(
+    path: Path,
+    title: str,
+    result: Evaluation,
+    *,
+    tables: Sequence[tuple[str, Sequence[Mapping[str, Any]]]],
+    facts: Sequence[str],
+    plots: Sequence[picture.KnobPlot],
+) -> Path:
+    assert result.graph is not None
+    assert result.timeline is not None
+    schedule = result.schedule
+    workload = schedule.workload
+    text = _PAGE.get_template("report.html.j2").render(
+        title=title,
+        subtitle=(
+            f"{schedule.model} on {schedule.deployment.total_dies} dies of "
+            f"{schedule.deployment.hardware}, batch {workload.global_batch}, "
+            f"KV {workload.kv_tokens}, next_n {workload.next_n}, "
+            f"acceptance {workload.acceptance}"
+        ),
+        facts=facts,
+        tables=tables,
+        plots=plots,
+        timeline=picture.timeline_picture(result.graph, result.timeline),
+        kinds=picture.kind_bars({k: us / 1e3 for k, us in result.time_by_kind.items()}),
+        size=picture,
+    )
+    return write_text(path, text)
