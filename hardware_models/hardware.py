@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -29,7 +28,9 @@ class Hardware:
             return self.parameters[name].value
         except KeyError:
             raise InputError(
-                "parameter", name, f"a parameter of {self.name}: {', '.join(sorted(self.parameters))}"
+                "parameter",
+                name,
+                f"a parameter of {self.name}: {', '.join(sorted(self.parameters))}",
             ) from None
 
     def __iter__(self) -> Iterator[Parameter]:
@@ -52,7 +53,7 @@ class Hardware:
             changed[name] = replace(
                 old, value=value, low=min(old.low, value), high=max(old.high, value)
             )
-        return Hardware(self.name, types.MappingProxyType(changed))
+        return Hardware(self.name, changed)
 
 
 def shipped_hardware() -> list[str]:
@@ -105,7 +106,7 @@ def parse_hardware(text: str, source: str) -> Hardware:
         str(name): _parse_parameter(str(name), fields, source)
         for name, fields in data["parameters"].items()
     }
-    return Hardware(str(data["name"]), types.MappingProxyType(parameters))
+    return Hardware(str(data["name"]), parameters)
 
 
 def _parse_parameter(name: str, fields: object, source: str) -> Parameter:
@@ -121,7 +122,10 @@ def _parse_parameter(name: str, fields: object, source: str) -> Parameter:
         )
     if fields["evidence"] not in get_args(Evidence):
         raise InputError(
-            f"parameters.{name}.evidence", fields["evidence"], f"one of {get_args(Evidence)}", source
+            f"parameters.{name}.evidence",
+            fields["evidence"],
+            f"one of {get_args(Evidence)}",
+            source,
         )
     try:
         return Parameter(
