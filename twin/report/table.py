@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 # Wide enough for every column when the output goes to a file or a pipe.
-_PLAIN_WIDTH = 170
+_PLAIN_WIDTH = 210
 _KINDS_SHOWN = 3
+_LEDGER = "HBM GiB: weights + KV + activations + buffers"
 
 
 def console() -> Console:
@@ -24,10 +25,10 @@ def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title=title)
     columns = (
         "schedule", "step ms", "TPOT ms", "80% interval", "vs best", "tok/s/die", "tok/s/chip",
-        "HBM GiB", "active experts", "where the time goes",
+        "experts", _LEDGER, "where the time goes",
     )  # fmt: skip
     for name in columns:
-        left = name in ("schedule", "where the time goes", "HBM GiB")
+        left = name in ("schedule", "where the time goes", _LEDGER)
         table.add_column(name, justify="left" if left else "right")
     best = float(entries[0]["tpot_ms"]) if entries else 1.0
     for entry in entries:
@@ -40,21 +41,21 @@ def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
             f"{entry['tpot_ms'] / best - 1:+.1%}",
             f"{entry['tokens_per_s_per_die']:.1f}",
             f"{entry['tokens_per_s_per_chip']:.1f}",
-            memory_text(entry["hbm_gib"]),
             f"{entry['active_experts']:.3g}",
+            memory_text(entry["hbm_gib"]),
             time_text(entry["time_by_kind"]),
         )
     return table
 
 
 def memory_text(hbm_gib: Mapping[str, Mapping[str, float]]) -> str:
-    """A role's HBM in short: total of capacity (weights, KV, activations, buffers)."""
-    return "\n".join(
-        f"{role[:4]} {ledger['total']:.1f}/{ledger['capacity']:.0f} "
-        f"(w {ledger['weights']:.1f} kv {ledger['kv']:.1f} "
-        f"a {ledger['activations']:.1f} b {ledger['buffers']:.1f})"
-        for role, ledger in hbm_gib.items()
-    )
+    """One line a role: weights + KV + activations + buffers = total of capacity, in GiB."""
+    lines = []
+    for role, ledger in hbm_gib.items():
+        parts = [f"{ledger[name]:.1f}" for name in ("weights", "kv", "activations", "buffers")]
+        total = f"{ledger['total']:.1f} of {ledger['capacity']:.0f}"
+        lines.append(f"{role} {' + '.join(parts)} = {total}")
+    return "\n".join(lines)
 
 
 def time_text(time_by_kind: Mapping[str, float]) -> str:

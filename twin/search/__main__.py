@@ -169,6 +169,12 @@ def _print(payload: dict[str, object], found: Answer, folder: Path, wall_s: floa
     for baseline in baselines:
         if "infeasible" in baseline:
             out.print(f"baseline {baseline['name']}: {baseline['infeasible']}")
+    best = payload["best"]
+    assert isinstance(best, dict)
+    for baseline in baselines:
+        if "infeasible" not in baseline and baseline["tpot_ms"] < best["tpot_ms"]:
+            gain = 1 - baseline["tpot_ms"] / best["tpot_ms"]
+            out.print(f"outside this space, baseline {baseline['name']} is {gain:.1%} faster")
     tolerance = payload["tie_tolerance"]
     out.print(f"{len(found.ties)} schedules tie within {tolerance:.1%} of the best TPOT; knobs:")
     for name, levels in found.tie_ranges.items():
