@@ -6,9 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from hardware_models.errors import InfeasibleError
+from hardware_models.errors import InfeasibleError, InputError
 from twin.cli import run
 from twin.engine.observer import Counters
 from twin.engine.reference import simulate
@@ -129,14 +130,18 @@ def _baselines(config: SearchConfig, space: Space) -> dict[str, Schedule | str]:
     """Baselines with the scenario's workload and dies; a text says why one is missing."""
     total = space.dies[0] if space.dies else space.base.deployment.total_dies
 
-    def recipe(kind: Kind) -> Schedule | None:
+    def counterpart(kind: Kind) -> Schedule | str:
         if kind == config.scenario:
             return space.base
-        if config.model not in config.bases[kind] and "default" not in config.bases[kind]:
-            return None
-        return with_dies(base_schedule(config, kind), total)
+        try:
+            recipe = replace(base_schedule(config, kind), workload=space.base.workload)
+            return with_dies(recipe, total)
+        except InputError as error:
+            return str(error)
 
-    made = baseline_schedules(space.base, recipe("colocated"), recipe("afd"), space.hardware)
+    made = baseline_schedules(
+        space.base, counterpart("colocated"), counterpart("afd"), space.hardware
+    )
     return {name: _or_reason(item, space) for name, item in made.items()}
 
 

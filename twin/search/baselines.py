@@ -26,19 +26,17 @@ def serial(schedule: Schedule) -> Schedule:
 
 
 def baseline_schedules(
-    searched: Schedule, colocated: Schedule | None, afd: Schedule | None, hardware: Hardware
+    searched: Schedule, colocated: Schedule | str, afd: Schedule | str, hardware: Hardware
 ) -> dict[str, Schedule | str]:
     """The baselines by name: a schedule, or why there is none.
 
     ``searched`` is the scenario's base; ``colocated`` and ``afd`` are the recipe's
-    schedules with the same workload on as many dies.
+    schedules with the same workload on as many dies, or why they cannot be.
     """
 
-    def of(
-        make: Callable[[Schedule], Schedule], base: Schedule | None, kind: str
-    ) -> Schedule | str:
-        if base is None:
-            return f"no {kind} schedule for this model"
+    def of(make: Callable[[Schedule], Schedule], base: Schedule | str) -> Schedule | str:
+        if isinstance(base, str):
+            return base
         try:
             return make(base)
         except InputError as error:
@@ -48,9 +46,9 @@ def baseline_schedules(
         return lambda base: with_core_split(base, base.stages[-1].name, main_aic, hardware)
 
     return {
-        SERIAL: of(serial, colocated, "colocated"),
-        RECIPE: of(split(16), colocated, "colocated"),
-        HALVES: of(split(12), colocated, "colocated"),
+        SERIAL: of(serial, colocated),
+        RECIPE: of(split(16), colocated),
+        HALVES: of(split(12), colocated),
         NO_PREFETCH: replace(searched, prefetch=()),
-        AFD_1_1: of(lambda base: with_ratio(base, 1), afd, "AFD"),
+        AFD_1_1: of(lambda base: with_ratio(base, 1), afd),
     }

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
-from twin.deployment import Afd, Role, RoleDeployment
+from twin.deployment import Afd, Deployment, Role, RoleDeployment
 from twin.model_spec import ModelSpec
 from twin.names import layer_chains
 from twin.schedule import CoreLimit, Prefetch, Schedule
@@ -77,7 +77,6 @@ class Space:
         deployment = schedule.deployment
         default: Role = "attention" if deployment.is_afd else "colocated"
         role = knob.role or default
-        known = {op for chain in layer_chains(deployment, role) for op in chain}
         wanted = dict(knob.weights or {})
         result: list[Prefetch] = []
         base = {(p.role or default, p.weight): p for p in schedule.prefetch}
@@ -85,13 +84,12 @@ class Space:
             if holder != role or weight not in wanted:
                 result.append(old)
                 continue
-            # A deployment without tensor parallelism lacks the op that the space names.
-            after = wanted.pop(weight)
-            after = after if after in known else old.after
+            after = present_op(deployment, role, wanted.pop(weight))
             size = self._share(schedule, weight, share)
             if size:
                 result.append(replace(old, after=after, bytes=size))
-        for weight, after in wanted.items():
+        for weight, named in wanted.items():
+            after = present_op(deployment, role, named)
             size = self._share(schedule, weight, share)
             if size:
                 result.append(Prefetch(weight=weight, after=after, bytes=size, role=knob.role))
@@ -105,6 +103,25 @@ class Space:
             schedule.moe.redundant_experts,
         )
         return round(size * share)
+
+
+def present_op(deployment: Deployment, role: Role, op: str) -> str:
+    """``op``, or where this deployment lacks it the last op before it that is there.
+
+    A deployment without tensor parallelism or quantisation has no ops for them, so a space
+    that names one stays usable.
+    """
+    present = {name for chain in layer_chains(deployment, role) for name in chain}
+    if op in present or role == "ffn":
+        return op
+    holder: Role = "attention" if deployment.is_afd else "colocated"
+    sizes = replace(deployment.roles[holder], o_proj_tp=2, dense_tp=2)
+    fullest = replace(deployment, quantisation="w8a8", roles={**deployment.roles, holder: sizes})
+    for chain in layer_chains(fullest, role):
+        if op in chain:
+            before = [name for name in chain[: chain.index(op)] if name in present]
+            return before[-1] if before else op
+    return op
 
 
 def with_dies(schedule: Schedule, total: int | None) -> Schedule:

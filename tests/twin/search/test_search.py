@@ -78,6 +78,15 @@ def test_the_result_has_the_stable_keys(ran: Path) -> None:
         assert (ran / name).stat().st_size > 0
 
 
+def test_baselines_serve_the_same_batch_on_the_same_dies(ran: Path) -> None:
+    found = result(ran)
+    best = load_schedule(str(ran / "schedule.yaml"))
+    for entry in found["baselines"]:
+        schedule = load_schedule(str(ran / entry["schedule"]))
+        assert schedule.workload == best.workload
+        assert schedule.deployment.total_dies == best.deployment.total_dies
+
+
 def test_the_best_equals_brute_force_over_the_saved_points(ran: Path) -> None:
     found = result(ran)
     points = [json.loads(line) for line in (ran / "points.jsonl").read_text().splitlines()]

@@ -13,7 +13,7 @@ from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
 from twin.search.config import Knob
 from twin.search.feasible import rejection
-from twin.search.space import Space, with_core_split, with_dies, with_ratio
+from twin.search.space import Space, present_op, with_core_split, with_dies, with_ratio
 
 MODEL = load_model("longcat-flash-560b")
 HARDWARE = load_hardware("a3-752t")
@@ -130,3 +130,10 @@ def test_rule_rejections_name_the_field() -> None:
 def test_a_senseless_knob_is_refused_by_its_key(knob: Knob, named: str) -> None:
     with pytest.raises(InputError, match=f"search.knobs.mine.{named}"):
         knob.check("mine")
+
+
+def test_an_op_that_a_deployment_lacks_gives_way_to_the_one_before_it() -> None:
+    tiny = load_schedule("tiny_colocated").deployment
+    assert present_op(tiny, "colocated", "dense.1.all_gather") == "attention.1.post_norm"
+    assert present_op(tiny, "colocated", "dense.1.down") == "dense.1.down"
+    assert present_op(tiny, "colocated", "no.such.op") == "no.such.op"
