@@ -202,8 +202,15 @@ def graphs(
             peer = draw(st.integers(0, dies - 1))
             usable.append(
                 builder.add(
-                    f"op{n}", die=die, stream="link", deps=deps, gap_us=gap_us, peer=peer,
-                    head_us=draw(_us), link_bytes=draw(_bytes), hbm_bytes=draw(_bytes),
+                    f"op{n}",
+                    die=die,
+                    stream="link",
+                    deps=deps,
+                    gap_us=gap_us,
+                    peer=peer,
+                    head_us=draw(_us),
+                    link_bytes=draw(_bytes),
+                    hbm_bytes=draw(_bytes),
                 )  # fmt: skip
             )
         elif kind == "collective":
@@ -211,9 +218,15 @@ def graphs(
             for member in range(dies):
                 usable.append(
                     builder.add(
-                        f"op{n}.{member}", die=member, stream=stream, deps=deps,
-                        cores=cores if narrow else (0, 0), rendezvous=f"r{n}",
-                        head_us=draw(_us), latency_us=draw(_us), link_bytes=draw(_bytes),
+                        f"op{n}.{member}",
+                        die=member,
+                        stream=stream,
+                        deps=deps,
+                        cores=cores if narrow else (0, 0),
+                        rendezvous=f"r{n}",
+                        head_us=draw(_us),
+                        latency_us=draw(_us),
+                        link_bytes=draw(_bytes),
                     )  # fmt: skip
                 )
         else:
@@ -222,8 +235,14 @@ def graphs(
                 weights.append(WeightRead(brought[die].pop(0), draw(_bytes)))
             usable.append(
                 builder.add(
-                    f"op{n}", die=die, stream=draw(st.sampled_from(["main", "moe"])), cores=cores,
-                    deps=deps, gap_us=gap_us, release_us=release_us, weights=tuple(weights),
+                    f"op{n}",
+                    die=die,
+                    stream=draw(st.sampled_from(["main", "moe"])),
+                    cores=cores,
+                    deps=deps,
+                    gap_us=gap_us,
+                    release_us=release_us,
+                    weights=tuple(weights),
                     **draw(_demands()),
                 )  # fmt: skip
             )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import inf
 
 import pytest
+from engine_graphs import make_hardware
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_models.demand import Demand
 from twin.engine.fluid import GRID_PER_US, Body, DieResources, Resource, connected, on_grid, share
-from engine_graphs import make_hardware
 
 DIES = 3
 CLOSE = 1e-9

@@ -1,0 +1,115 @@
+"""Reports: a valid trace, and a page that is offline and escapes names."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hardware_models.hardware import load_hardware
+from twin.engine.observer import Counters
+from twin.engine.reference import simulate
+from twin.entry import entry_of
+from twin.evaluate import Evaluation, evaluate
+from twin.models import load_model
+from twin.report.html import write_search_report, write_simulation_report
+from twin.report.picture import knob_plots, timeline_picture
+from twin.report.trace import write_trace
+from twin.schedule_io import load_schedule
+
+HARDWARE = load_hardware("a3-752t")
+
+
+@pytest.fixture(scope="module", params=["recipe_colocated", "recipe_afd"])
+def result(request: pytest.FixtureRequest) -> Evaluation:
+    schedule = load_schedule(request.param)
+    return evaluate(schedule, load_model(schedule.model), HARDWARE)
+
+
+def test_the_trace_has_numeric_times_no_overlaps_and_every_op(
+    result: Evaluation, tmp_path: Path
+) -> None:
+    assert result.graph is not None
+    assert result.timeline is not None
+    counters = Counters()
+    simulate(result.graph, observer=counters)
+    path = write_trace(tmp_path / "trace.json", result.graph, result.timeline, counters)
+    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+    assert len(slices) == len(result.graph.ops)
+    rows: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    for event in slices:
+        assert isinstance(event["ts"], float | int)
+        assert event["dur"] >= 0
+        rows[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for spans in rows.values():
+        spans.sort()
+        for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+            assert start >= end - 1e-6
+    named = {(e["pid"], e.get("tid")) for e in events if e["name"] == "thread_name"}
+    assert named == set(rows)
+    counted = {e["name"] for e in events if e["ph"] == "C"}
+    assert counted >= {"aic", "aiv", "hbm_gbps", "l2_gbps", "sdma_gbps"}
+    for event in events:
+        if event["ph"] == "C" and event["name"] == "hbm_gbps":
+            assert event["args"]["value"] <= HARDWARE["hbm_read_gbps"] * (1 + 1e-9)
+        if event["ph"] == "C" and event["name"] == "aic":
+            assert 0 <= event["args"]["value"] <= 24
+
+
+def test_the_picture_shows_one_layer_on_every_stream(result: Evaluation) -> None:
+    assert result.graph is not None
+    assert result.timeline is not None
+    shown = timeline_picture(result.graph, result.timeline)
+    streams = {(op.die, op.stream) for op in result.graph.ops}
+    assert len(shown.lanes) == len(streams)
+    for lane in shown.lanes:
+        assert lane.bars
+        for bar in lane.bars:
+            assert bar.x >= 0
+            assert bar.x + bar.width <= 1080.6
+
+
+def test_the_page_is_offline_and_escapes_names(result: Evaluation, tmp_path: Path) -> None:
+    hostile = '<script>alert("x")</script>'
+    model = replace(result.schedule, model=hostile)
+    entry = entry_of(hostile, result, "schedule.yaml")
+    shown = replace(result, schedule=model)
+    text = write_simulation_report(tmp_path / "a.html", entry, shown).read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    for outside in ("http:", "https:", "src=", "@import", "url("):
+        assert outside not in text
+    payload = {
+        "candidates": 2,
+        "feasible": 2,
+        "tie_count": 1,
+        "tie_tolerance": 0.01,
+        "tie_ranges": {"knob": [1.0]},
+        "infeasible": {hostile: 3},
+        "tie_set": [entry],
+        "baselines": [entry, {"name": hostile, "infeasible": "no"}],
+    }
+    points = [({"knob": 1.0}, 2000.0), ({"knob": 2.0}, 1000.0)]
+    text = write_search_report(tmp_path / "b.html", payload, shown, points).read_text()
+    assert "<script" not in text
+    assert "TPOT against the searched knobs" in text
+
+
+def test_knob_plots_mark_the_best_and_the_best_at_each_level() -> None:
+    points = [
+        ({"a": 0.0, "b": 1.0}, 30.0),
+        ({"a": 0.0, "b": 2.0}, 20.0),
+        ({"a": 1.0, "b": 1.0}, 10.0),
+        ({"a": 1.0, "b": 2.0}, 40.0),
+    ]
+    a, b = knob_plots(points)
+    assert [label for _, label in a.levels] == ["0", "1"]
+    assert a.best == (a.levels[1][0], 150.0)
+    assert [y for _, y, _ in b.line] == [150.0, 100.0]
+    assert knob_plots([({"a": 0.0}, 1.0)]) == []
+    assert knob_plots([]) == []
