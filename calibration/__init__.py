@@ -1,0 +1,1 @@
+"""The calibration loop: measurements, priors, the fit, the comparison.  Never imports torch."""

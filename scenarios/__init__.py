@@ -1,0 +1,1 @@
+"""Configuration, models and schedules that the package ships: data only."""

@@ -211,7 +211,7 @@ def graphs(
                     head_us=draw(_us),
                     link_bytes=draw(_bytes),
                     hbm_bytes=draw(_bytes),
-                )  # fmt: skip
+                )
             )
         elif kind == "collective":
             stream = draw(st.sampled_from(["main", "moe"]))
@@ -227,7 +227,7 @@ def graphs(
                         head_us=draw(_us),
                         latency_us=draw(_us),
                         link_bytes=draw(_bytes),
-                    )  # fmt: skip
+                    )
                 )
         else:
             weights = []
@@ -244,6 +244,6 @@ def graphs(
                     release_us=release_us,
                     weights=tuple(weights),
                     **draw(_demands()),
-                )  # fmt: skip
+                )
             )
     return builder.graph()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from dataclasses import replace
@@ -48,7 +49,7 @@ def test_the_trace_has_numeric_times_no_overlaps_and_every_op(
         rows[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     for spans in rows.values():
         spans.sort()
-        for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+        for (_, end), (start, _) in itertools.pairwise(spans):
             assert start >= end - 1e-6
     named = {(e["pid"], e.get("tid")) for e in events if e["name"] == "thread_name"}
     assert named == set(rows)
