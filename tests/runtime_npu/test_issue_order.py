@@ -18,7 +18,9 @@ from runtime_npu.kv_cache import pool_blocks
 from runtime_npu.plan import layer_plan
 from runtime_npu.record import Event, OpRecord
 from twin.graph.build import build_step_graph
-from twin.schedule import Schedule
+from twin.names import main_ops
+from twin.schedule import CoreLimit, Schedule, Stage
+from twin.validate import validate_schedule
 from twin.weights import weight_bytes
 
 HARDWARE = load_hardware("a3-752t")
@@ -123,6 +125,20 @@ def test_record_equals_the_step_graph(name: str, checkpoint_of: Checkpoints) -> 
     graph = build_step_graph(SCHEDULES[name], SPEC, HARDWARE)
     assert differences(records, graph) == []
     assert len(records) == len(graph.ops)
+
+
+@pytest.mark.parametrize("moe", [{}, {"moe": CoreLimit(aic=8, aiv=16)}])
+def test_record_equals_the_step_graph_wherever_the_first_stage_ends(
+    moe: dict[str, CoreLimit], checkpoint_of: Checkpoints
+) -> None:
+    for op in main_ops(TWO_STREAMS.deployment, "colocated")[:-1]:
+        first = Stage(name="a", ends_after=op, streams={"main": CoreLimit(aic=20)})
+        main = {"main": CoreLimit(aic=16, aiv=32)}
+        second = Stage(name="b", streams={**main, **moe}, join="add" if moe else None)
+        schedule = replace(TWO_STREAMS, stages=(first, second), super_kernel=("a", "b.main"))
+        validate_schedule(schedule, SPEC, HARDWARE)
+        records = decode_record(checkpoint_of("plain"), schedule)
+        assert differences(records, build_step_graph(schedule, SPEC, HARDWARE)) == []
 
 
 def test_the_schedule_changes_no_result(checkpoint_of: Checkpoints) -> None:
