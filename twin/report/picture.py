@@ -31,6 +31,8 @@ _OTHER = "#9aa3ad"
 WIDTH, LANE, BAR = 1080.0, 26.0, 18.0
 PLOT_WIDTH, PLOT_HEIGHT = 250.0, 150.0
 _TICKS = 8
+# A plot reaches this far above the best of its worst level; what lies higher would squeeze it.
+_HEADROOM = 1.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +116,8 @@ def knob_plots(points: Sequence[tuple[Mapping[str, float], float]]) -> list[Knob
     """One plot for every knob with more than one level among the (choice, TPOT us) points."""
     if not points:
         return []
-    low = min(tpot for _, tpot in points)
-    high = max(tpot for _, tpot in points)
     best = min(points, key=lambda point: point[1])
-    span = (high - low) or 1.0
-
-    def y(tpot: float) -> float:
-        return PLOT_HEIGHT * (high - tpot) / span
-
+    low = best[1]
     plots = []
     for name in points[0][0]:
         levels = sorted({choice[name] for choice, _ in points})
@@ -131,23 +127,30 @@ def knob_plots(points: Sequence[tuple[Mapping[str, float], float]]) -> list[Knob
         at_level = {
             level: min(tpot for choice, tpot in points if choice[name] == level) for level in levels
         }
+        high = low + _HEADROOM * (max(at_level.values()) - low or 0.01 * low)
         # Equal dots drawn once: a page of 100,000 points must still open.
-        dots = sorted({(x[c[name]], round(y(tpot), 1)) for c, tpot in points})
+        dots = sorted(
+            {(x[c[name]], round(_y(tpot, low, high), 1)) for c, tpot in points if tpot <= high}
+        )
         plots.append(
             KnobPlot(
                 name=name,
                 levels=tuple((x[level], f"{level:g}") for level in levels),
                 dots=tuple(dots),
                 line=tuple(
-                    (x[level], y(tpot), f"{level:g}: best TPOT {tpot / 1e3:.3f} ms")
+                    (x[level], _y(tpot, low, high), f"{level:g}: best TPOT {tpot / 1e3:.3f} ms")
                     for level, tpot in at_level.items()
                 ),
-                best=(x[best[0][name]], y(best[1])),
+                best=(x[best[0][name]], _y(low, low, high)),
                 low_label=f"{low / 1e3:.2f}",
                 high_label=f"{high / 1e3:.2f}",
             )
         )
     return plots
+
+
+def _y(tpot: float, low: float, high: float) -> float:
+    return PLOT_HEIGHT * (high - tpot) / (high - low)
 
 
 def kind_bars(time_by_kind: Mapping[str, float]) -> list[tuple[str, float, float, str]]:

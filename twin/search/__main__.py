@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from twin.search.baselines import baseline_schedules
 from twin.search.config import Kind, SearchConfig
 from twin.search.confirm import Confirmation, confirm
 from twin.search.feasible import rejection
+from twin.search.pool import available_cpus
 from twin.search.space import Space, with_dies
 from twin.search.sweep import Point, sweep
 
@@ -43,7 +43,7 @@ def main(config: SearchConfig, folder: Path) -> None:
     hardware = config.hardware.load(base.deployment.hardware)
     check_workload(base, model, hardware)
     space = Space(base, model, hardware, config.search.knobs, config.deployment.dies or ())
-    workers = config.workers or os.cpu_count() or 1
+    workers = config.workers or available_cpus()
     out = console()
     out.print(
         f"{config.scenario}: {space.size} candidates of {model.name} on {hardware.name}: "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from hardware_models.hardware import Hardware
 from twin.evaluate import Evaluation, evaluate, with_interval
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
+from twin.search.pool import ordered_map
 from twin.uncertainty import draw_hardware, tpot_interval
 
 
@@ -38,11 +39,6 @@ def confirm(
     confirmation: Confirmation, schedules: Sequence[Schedule], workers: int
 ) -> list[Evaluation]:
     """Evaluations in the order of ``schedules``, the same for any number of workers."""
-    console = Console(stderr=True)
-    total = len(schedules)
-    if workers == 1 or total < 2:
-        return [confirmation.of(s) for s in track(schedules, "confirming", total, console=console)]
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(min(workers, total)) as pool:
-        results = pool.imap(confirmation.of, schedules)
-        return list(track(results, "confirming", total, console=console))
+    with closing(ordered_map(confirmation.of, schedules, workers)) as results:
+        shown = track(results, "confirming", len(schedules), console=Console(stderr=True))
+        return list(shown)

@@ -1,0 +1,156 @@
+"""Command lines: exit codes, one-line errors, the run folder, and help that keeps up."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hardware_models.errors import InfeasibleError, InputError, MachineError
+from twin.choices import HardwareChoice
+from twin.cli import FAULT, run
+
+COMMANDS = ["search", "simulate", "compare", "fit", "run"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """As scenarios/compare.yaml."""
+
+    hardware: HardwareChoice
+    draws: int
+    seed: int
+
+
+def command(folder: Path, *arguments: str, error: BaseException | None = None) -> int:
+    def task(config: Config, run_folder: Path) -> None:
+        assert run_folder.is_dir()
+        (run_folder / "seed").write_text(str(config.seed))
+        if error is not None:
+            raise error
+
+    return run("compare", Config, task, [f"output={folder}", *arguments])
+
+
+def options(name: str) -> Mapping[str, object]:
+    loaded: Mapping[str, object] = yaml.safe_load(
+        (resources.files("scenarios") / f"{name}.yaml").read_text("utf-8")
+    )
+    return loaded
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (None, 0),
+        (InputError("field", 1, "2"), 2),
+        (InfeasibleError("12 GiB too much"), 3),
+        (MachineError("no NPU"), 4),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError("ours"), 1),
+        (ValueError("ours, though Hydra raises these for flags"), 1),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(
+    error: BaseException | None,
+    code: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert command(tmp_path, error=error) == code
+    said = capsys.readouterr().err
+    assert (FAULT in said) == ("Traceback" in said) == (code == 1)
+    if code in (2, 3, 4):
+        assert said == f"error: {error}\n"
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("sede=1", "sede"),
+        ("+sede=1", "sede"),
+        ("seed=one", "seed"),
+        ("seed=1.5", "seed"),
+        ("~seed", "seed"),
+        ("seed=[1", "[1"),
+        ("seed", "seed"),
+        ("seed=${nothing}", "nothing"),
+        ("hardware=a9", "a3-752t"),
+        ("+hardware.values.hbm_read_gbps=fast", "hbm_read_gbps"),
+        ("seed=1,2", "seed"),
+    ],
+)
+def test_wrong_overrides_are_exit_2_in_one_line_that_names_them(
+    argument: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(tmp_path, argument) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert named in said
+    assert "+sede=1" not in said or argument.startswith("+")
+
+
+@pytest.mark.parametrize("flags", [["--no-such-flag"], ["--cfg", "job", "--multirun"]])
+def test_wrong_flags_are_exit_2(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(tmp_path / "run", *flags) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_that_cannot_be_made_is_exit_2_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert command(tmp_path / "file" / "run") == 2
+    assert str(tmp_path / "file" / "run") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag_first", [True, False])
+def test_a_sweep_gives_every_job_a_folder_of_its_own(flag_first: bool, tmp_path: Path) -> None:
+    words = ["-m", "seed=3,4"] if flag_first else ["seed=3,4", "-m"]
+    assert command(tmp_path, *words) == 0
+    assert {p.name: (p / "seed").read_text() for p in tmp_path.iterdir()} == {"0": "3", "1": "4"}
+
+
+def test_the_worst_job_of_a_sweep_sets_the_exit_code(tmp_path: Path) -> None:
+    assert command(tmp_path, "seed=1,one", "-m") == 2
+    assert (tmp_path / "0" / "seed").exists()
+
+
+def test_a_command_leaves_directory_and_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    assert command(tmp_path / "run") == 0
+    assert Path.cwd() == tmp_path
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_explains_every_key_and_lists_every_choice(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(config: Config, folder: Path) -> None:
+        raise AssertionError("help runs nothing")
+
+    assert run(name, Config, never, ["--help"]) == 0
+    said = capsys.readouterr().out
+    explained, _, _ = said.partition("== Configuration as composed")
+    data = options(name)
+    groups = [next(iter(item)) for item in data.get("defaults", []) if isinstance(item, dict)]
+    for key in {*data, *groups} - {"defaults", "hydra"}:
+        assert re.search(rf"^\s*{key}\b.* \S+ \S+", explained, re.MULTILINE), key
+    for group in groups:
+        for item in (resources.files("scenarios") / group).iterdir():
+            assert item.name.removesuffix(".yaml") in explained
