@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 import pytest
 import yaml
 
+from calibration.compare import CompareConfig
 from hardware_models.errors import InfeasibleError, InputError, MachineError
-from twin.choices import HardwareChoice
 from twin.cli import FAULT, run
 
 COMMANDS = ["search", "simulate", "compare", "fit", "run"]
 
 
-@dataclass(frozen=True)
-class Config:
-    """As scenarios/compare.yaml."""
-
-    hardware: HardwareChoice
-    draws: int
-    seed: int
-
-
-def command(folder: Path, *arguments: str, error: BaseException | None = None) -> int:
-    def task(config: Config, run_folder: Path) -> None:
+def command(
+    folder: Path, *arguments: str, flags: Sequence[str] = (), error: BaseException | None = None
+) -> int:
+    def task(config: CompareConfig, run_folder: Path) -> None:
         assert run_folder.is_dir()
         (run_folder / "seed").write_text(str(config.seed))
         if error is not None:
             raise error
 
-    return run("compare", Config, task, [f"output={folder}", *arguments])
+    return run("compare", CompareConfig, task, [*flags, f"output={folder}", *arguments])
 
 
 def options(name: str) -> Mapping[str, object]:
@@ -114,10 +106,11 @@ def test_a_run_folder_that_cannot_be_made_is_exit_2_and_named(
     assert str(tmp_path / "file" / "run") in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag_first", [True, False])
-def test_a_sweep_gives_every_job_a_folder_of_its_own(flag_first: bool, tmp_path: Path) -> None:
-    words = ["-m", "seed=3,4"] if flag_first else ["seed=3,4", "-m"]
-    assert command(tmp_path, *words) == 0
+@pytest.mark.parametrize(("first", "last"), [(["-m"], []), ([], ["-m"])])
+def test_a_sweep_gives_every_job_a_folder_of_its_own(
+    first: list[str], last: list[str], tmp_path: Path
+) -> None:
+    assert command(tmp_path, "seed=3,4", *last, flags=first) == 0
     assert {p.name: (p / "seed").read_text() for p in tmp_path.iterdir()} == {"0": "3", "1": "4"}
 
 
@@ -126,12 +119,13 @@ def test_the_worst_job_of_a_sweep_sets_the_exit_code(tmp_path: Path) -> None:
     assert (tmp_path / "0" / "seed").exists()
 
 
+@pytest.mark.parametrize("flags", [[], ["-m"]])
 def test_a_command_leaves_directory_and_environment_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    assert command(tmp_path / "run") == 0
+    assert command(tmp_path / "run", flags=flags) == 0
     assert Path.cwd() == tmp_path
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
     assert "HYDRA_FULL_ERROR" not in os.environ
@@ -141,10 +135,10 @@ def test_a_command_leaves_directory_and_environment_alone(
 def test_help_explains_every_key_and_lists_every_choice(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def never(config: Config, folder: Path) -> None:
+    def never(config: CompareConfig, folder: Path) -> None:
         raise AssertionError("help runs nothing")
 
-    assert run(name, Config, never, ["--help"]) == 0
+    assert run(name, CompareConfig, never, ["--help"]) == 0
     said = capsys.readouterr().out
     explained, _, _ = said.partition("== Configuration as composed")
     data = options(name)

@@ -31,9 +31,6 @@ Config = TypeVar("Config")
 INTERRUPTED = 130
 FAULT = "This is a fault of longcat-twin, not of your input: please report it with the lines above."
 QUIET = (
-    "hydra.run.dir=.",
-    "hydra.sweep.dir=.",
-    "hydra.sweep.subdir=.",
     "hydra.output_subdir=null",
     "hydra/job_logging=disabled",
     "hydra/hydra_logging=disabled",
@@ -94,10 +91,14 @@ def _hydra_main(config_name: str, task: Callable[[DictConfig], None], arguments:
         config_path="pkg://scenarios", config_name=config_name, version_base="1.3"
     )(task)
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = [argv[0], *arguments[:first], *QUIET, *arguments[first:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        decorated()
+        # A sweep leaves a file in Hydra's own folder whatever the configuration says.
+        with tempfile.TemporaryDirectory() as scratch:
+            folders = [f"hydra.{mode}.dir='{scratch}'" for mode in ("run", "sweep")]
+            ours = [*QUIET, *folders]
+            sys.argv = [argv[0], *arguments[:first], *ours, *arguments[first:]]
+            decorated()
     finally:
         sys.argv = argv
         if full_error is None:
