@@ -17,7 +17,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 -m "not nightly"
 
 test-nightly: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
