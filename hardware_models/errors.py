@@ -27,6 +27,10 @@ class InputError(TwinError):
         where = f"{source}: " if source else ""
         super().__init__(f"{where}{field}: got {value!r}; allowed: {allowed}")
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str, str | None]]:
+        # Worker processes hand errors over pickled; the default would pass only the message.
+        return InputError, (self.field, self.value, self.allowed, self.source)
+
     def at(self, source: str) -> InputError:
         """The same error, with the file (or other origin) that the field came from."""
         return InputError(self.field, self.value, self.allowed, source)

@@ -22,7 +22,7 @@ from twin.results import write_result, write_text, write_timing
 from twin.schedule import Schedule
 from twin.schedule_io import dump_schedule
 from twin.search.answer import Answer, answer, nearest_rejection
-from twin.search.base import base_schedule, check_workload
+from twin.search.base import base_schedule, check_fixed
 from twin.search.baselines import baseline_schedules
 from twin.search.config import Kind, SearchConfig
 from twin.search.confirm import Confirmation, confirm
@@ -41,7 +41,7 @@ def main(config: SearchConfig, folder: Path) -> None:
     base = base_schedule(config, config.scenario)
     model = load_model(config.model)
     hardware = config.hardware.load(base.deployment.hardware)
-    check_workload(base, model, hardware)
+    check_fixed(base, model, hardware)
     space = Space(base, model, hardware, config.search.knobs, config.deployment.dies or ())
     workers = config.workers or available_cpus()
     out = console()

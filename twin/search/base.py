@@ -41,16 +41,16 @@ def base_schedule(config: SearchConfig, kind: Kind) -> Schedule:
     )
 
 
-def check_workload(base: Schedule, model: ModelSpec, hardware: Hardware) -> None:
-    """Refuse a workload that no candidate can serve: no knob changes it, so it is the input.
+def check_fixed(base: Schedule, model: ModelSpec, hardware: Hardware) -> None:
+    """Refuse what no knob changes, so that it is the input that is wrong.
 
     Raises:
-        InputError: a field of the workload is impossible.
+        InputError: a field of the workload is impossible, or the die lacks a parameter.
     """
     try:
         validate_schedule(base, model, hardware)
     except InputError as error:
-        if error.field.startswith("workload."):
+        if error.field.startswith("workload.") or error.field == "parameter":
             raise
 
 

@@ -33,15 +33,21 @@ class Point:
 
 
 def evaluate_point(space: Space, index: int) -> Point:
-    """Evaluate one candidate by its steady layer period."""
+    """Evaluate one candidate by its steady layer period.
+
+    Raises:
+        InputError: the twin cannot simulate it, or the die lacks a parameter: no verdict on
+            the candidate.
+    """
     try:
         schedule = space.schedule(index)
-        reason = rejection(schedule, space.model, space.hardware)
-        if reason is not None:
-            return Point(index, None, 0.0, reason)
-        result = evaluate(schedule, space.model, space.hardware, full=False)
     except InputError as error:
         return Point(index, None, 0.0, rejected(error))
+    reason = rejection(schedule, space.model, space.hardware)
+    if reason is not None:
+        return Point(index, None, 0.0, reason)
+    try:
+        result = evaluate(schedule, space.model, space.hardware, full=False)
     except DeadlockError as error:
         return Point(index, None, 0.0, Rejection("deadlock", str(error), 1.0))
     return Point(index, result.tpot_us, float(result.tokens_per_s_per_die), None)

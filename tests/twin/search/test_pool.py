@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hardware_models.errors import InputError
 from twin.search.pool import available_cpus, ordered_map
 
 
@@ -20,6 +21,10 @@ def touch(path: Path) -> str:
 
 def invert(value: int) -> float:
     return 1 / value
+
+
+def refused(value: int) -> int:
+    raise InputError("field", value, "nothing", "source.yaml")
 
 
 def killed(value: int) -> int:
@@ -41,6 +46,13 @@ def test_results_come_in_order(workers: int) -> None:
 def test_an_error_of_the_work_comes_through(workers: int) -> None:
     with pytest.raises(ZeroDivisionError):
         list(ordered_map(invert, [1, 0, 2], workers))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_input_error_keeps_its_words(workers: int) -> None:
+    with pytest.raises(InputError, match=r"source.yaml: field: got 1; allowed: nothing") as caught:
+        list(ordered_map(refused, [1, 2], workers))
+    assert (caught.value.field, caught.value.value) == ("field", 1)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,16 @@ def test_wrong_input_is_exit_2_and_one_line_that_names_it(
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error:")
     assert any(part in error for part in wrong.replace("=", ".").split(".") if len(part) > 2)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("missing", ["aic_count", "collective_latency_us", "hbm_capacity_bytes"])
+def test_a_die_that_lacks_a_parameter_is_wrong_input_not_an_infeasible_space(
+    missing: str, workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shipped = (resources.files("hardware_models") / "dies" / "a3-752t.yaml").read_text("utf-8")
+    lines = [line for line in shipped.splitlines() if not line.startswith(f"  {missing}:")]
+    die = tmp_path / "die.yaml"
+    die.write_text("\n".join(lines))
+    assert search(tmp_path, *COLOCATED, f"workers={workers}", f"hardware.die={die}") == 2
+    assert missing in capsys.readouterr().err
