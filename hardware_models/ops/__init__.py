@@ -1,6 +1,6 @@
 """Demand models, one family of ops a module; every formula's docstring names its source."""
 
-from hardware_models.ops.attention import MlaDecodeAttention, MlaProlog
+from hardware_models.ops.attention import GqaAttention, MlaDecodeAttention, MlaProlog
 from hardware_models.ops.collective import Collective, Combine, Dispatch
 from hardware_models.ops.matmul import BatchMatMul, GroupedMatMul, MatMul, QuantMatMul
 from hardware_models.ops.transfer import PrefetchWeight, Receive, Send
@@ -18,6 +18,7 @@ __all__ = [
     "Dispatch",
     "Embedding",
     "GatingTopK",
+    "GqaAttention",
     "GroupedMatMul",
     "MatMul",
     "MlaDecodeAttention",

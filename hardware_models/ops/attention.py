@@ -1,4 +1,4 @@
-"""MLA on the die: the fused prolog and absorbed paged decode attention."""
+"""Attention on the die: the fused MLA prolog, absorbed paged MLA, grouped-query attention."""
 
 from __future__ import annotations
 
@@ -12,18 +12,37 @@ from hardware_models.ops.tiling import (
     ELEMENT_BYTES,
     DType,
     all_cores,
-    cube_cycles_per_mac,
+    core_us,
     cube_demand,
+    exposed_us,
     plan_cube,
 )
+
+# Query rows of one tile, and the KV tokens that a tile reads at a time.  Source: block sizes
+# that explain the 910B2 prefill rows (whole blocks count although a causal mask cuts them).
+_TILE_ROWS = 128
+_KV_BLOCK = 512
+
+
+def kv_seen(rows: int, kv_tokens: int, causal: bool) -> float:
+    """KV tokens that a query row meets on average; under a causal mask whole blocks count."""
+    if not causal or rows == 1:
+        return float(kv_tokens)
+    before = kv_tokens - rows
+    seen = [
+        min(kv_tokens, math.ceil((before + row + 1) / _KV_BLOCK) * _KV_BLOCK)
+        for row in range(0, rows, max(1, rows // 16))
+    ]
+    return sum(seen) / len(seen)
 
 
 @dataclass(frozen=True, slots=True)
 class MlaProlog(OpSpec):
     """Fused Q/KV projections, norms, RoPE and cache write (npu_mla_prolog_v3).
 
-    Four dependent products (q_a, kv_a, q_b, uk) in one kernel: four cube heads
-    (``mla_prolog_heads``) plus the bytes of all four weights.  ``weights`` holds the
+    Four dependent products (q_a, kv_a, q_b, uk) in one kernel: ``mla_prolog_head_us``, the
+    bytes of all four weights overlapped with their tiled compute (2-norm), and
+    ``mla_prolog_row_us`` a token for norms, RoPE and the cache write.  ``weights`` holds the
     resident names in the order q_a, q_b, kv_a, uk.
     """
 
@@ -45,6 +64,7 @@ class MlaProlog(OpSpec):
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """See the class."""
         size = ELEMENT_BYTES[self.dtype]
+        efficiency = hardware["mla_prolog_efficiency"]
         products = (
             (self.hidden, self.q_rank, 1),
             (self.q_rank, self.heads * (self.nope + self.rope), 1),
@@ -52,7 +72,9 @@ class MlaProlog(OpSpec):
             (self.nope, self.kv_rank, self.heads),
         )
         cube_us = sum(
-            plan_cube(hardware, self.rows, k, n, self.dtype, granted.aic, copies).cube_us
+            plan_cube(
+                hardware, (self.rows,) * copies, k, n, self.dtype, granted.aic, efficiency
+            ).cube_us
             for k, n, copies in products
         )
         reads = tuple(
@@ -61,20 +83,22 @@ class MlaProlog(OpSpec):
         )
         return cube_demand(
             hardware,
-            head_us=hardware["mla_prolog_heads"] * hardware["cube_head_us"],
+            head_us=hardware["mla_prolog_head_us"] + hardware["mla_prolog_row_us"] * self.rows,
             cube_us=cube_us,
             pulling_cores=granted.aic,
+            hbm_gbps=hardware["hbm_read_gbps"],
             weights=reads,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class MlaDecodeAttention(OpSpec):
-    """Absorbed MLA over a paged latent cache: ``sequences`` x ``rows`` query rows each.
+    """Absorbed MLA over a latent cache: ``sequences`` x ``rows`` query rows each, causal.
 
     Per sequence, rows x heads query rows (in steps of 16) meet kv_tokens latents of
     width kv_rank + rope for the scores and kv_rank for the values.  Time =
-    ``attention_fixed_us`` + max(MACs at ``attention_cube_efficiency``, KV bytes / bandwidth).
+    ``attention_fixed_us`` + ``attention_tile_us`` for each wave of 128-row tiles + the slowest
+    of MACs at ``attention_cube_efficiency``, softmax, and KV bytes at ``attention_hbm_gbps``.
     KV is split over all cores (flash decode), so cores are used evenly.
     """
 
@@ -93,22 +117,81 @@ class MlaDecodeAttention(OpSpec):
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """See the class; MAC rates by the vendor's cube figures."""
-        query_rows = math.ceil(self.rows * self.heads / 16) * 16
-        kv_tokens = self.kv_tokens + self.rows
-        macs = self.sequences * query_rows * kv_tokens * (2 * self.kv_rank + self.rope)
-        cycles = (
-            macs
-            * cube_cycles_per_mac(hardware, self.dtype)
-            * hardware["matmul_efficiency"]
-            / hardware["attention_cube_efficiency"]
-        )
-        kv_bytes = (
-            self.sequences * kv_tokens * (self.kv_rank + self.rope) * ELEMENT_BYTES[self.dtype]
-        )
-        return cube_demand(
+        query_rows = self.sequences * math.ceil(self.rows * self.heads / 16) * 16
+        tiles = self.sequences * math.ceil(self.rows * self.heads / _TILE_ROWS)
+        scores = query_rows * kv_seen(self.rows, self.kv_tokens, causal=True)
+        macs = scores * (2 * self.kv_rank + self.rope)
+        kv_bytes = self.sequences * self.kv_tokens * (self.kv_rank + self.rope)
+        efficiency = hardware["attention_cube_efficiency"]
+        demand = cube_demand(
             hardware,
-            head_us=hardware["attention_fixed_us"],
-            cube_us=cycles / (granted.aic * hardware["clock_ghz"] * 1e3),
+            head_us=hardware["attention_fixed_us"]
+            + hardware["attention_tile_us"] * math.ceil(tiles / granted.aic),
+            cube_us=core_us(hardware, macs, self.dtype, efficiency) / granted.aic,
             pulling_cores=granted.aic,
+            hbm_gbps=hardware["attention_hbm_gbps"],
+            hbm_bytes=float(kv_bytes * ELEMENT_BYTES[self.dtype]),
+            overlap=math.inf,
+        )
+        softmax_us = hardware["attention_softmax_us_per_kelement"] * scores / 1024
+        return Demand(
+            head_us=demand.head_us,
+            cube_us=demand.cube_us,
+            vector_us=softmax_us / granted.aic,
+            hbm_bytes=demand.hbm_bytes,
+            hbm_cap_gbps=demand.hbm_cap_gbps,
+            l2_cap_gbps=demand.l2_cap_gbps,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GqaAttention(OpSpec):
+    """Attention with ``kv_heads`` shared by ``heads`` query heads (MHA where they are equal).
+
+    Time = ``gqa_fixed_us`` + ``gqa_tile_us`` for each wave of 128-row tiles + MACs at
+    ``gqa_cube_efficiency`` + softmax + KV bytes at ``gqa_hbm_gbps``: on published 910B2 rows
+    the parts add up rather than overlap.  Under a causal mask whole blocks of 512 tokens count.
+    """
+
+    kind: ClassVar[str] = "gqa_attention"
+    sequences: int
+    rows: int
+    heads: int
+    kv_heads: int
+    kv_tokens: int
+    head_dim: int
+    causal: bool
+    dtype: DType
+
+    def cores(self, hardware: Hardware) -> Cores:
+        """A mixed kernel over all cores."""
+        return all_cores(hardware, vector=True)
+
+    def demand(self, hardware: Hardware, granted: Cores) -> Demand:
+        """See the class."""
+        group = self.rows * self.heads // self.kv_heads
+        products = self.sequences * self.kv_heads
+        scores = (
+            products * math.ceil(group / 16) * 16 * kv_seen(self.rows, self.kv_tokens, self.causal)
+        )
+        tiles = products * math.ceil(group / _TILE_ROWS)
+        cube_us = (
+            core_us(
+                hardware, scores * 2 * self.head_dim, self.dtype, hardware["gqa_cube_efficiency"]
+            )
+            / granted.aic
+        )
+        vector_us = hardware["gqa_softmax_us_per_kelement"] * scores / 1024 / granted.aic
+        kv_bytes = products * self.kv_tokens * 2 * self.head_dim * ELEMENT_BYTES[self.dtype]
+        cap_gbps = min(granted.aic * hardware["hbm_per_aic_gbps"], hardware["gqa_hbm_gbps"])
+        parts = (cube_us, vector_us, kv_bytes / (cap_gbps * 1e3))
+        return Demand(
+            head_us=hardware["gqa_fixed_us"]
+            + hardware["gqa_tile_us"] * math.ceil(tiles / granted.aic)
+            + exposed_us(parts, 1.0),
+            cube_us=cube_us,
+            vector_us=vector_us,
             hbm_bytes=float(kv_bytes),
+            hbm_cap_gbps=cap_gbps,
+            l2_cap_gbps=granted.aic * hardware["l2_per_aic_gbps"],
         )

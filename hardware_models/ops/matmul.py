@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from hardware_models.demand import Cores, Demand, OpSpec, WeightRead
 from hardware_models.hardware import Hardware
 from hardware_models.ops.tiling import (
     ELEMENT_BYTES,
+    TILES,
     DType,
     all_cores,
     cube_demand,
     plan_cube,
 )
 
+Epilogue = Literal["fixpipe", "static", "vector"]
+
+# Bytes of an output element: int8 products come out as 16-bit floats.
+_OUTPUT_BYTES = 2
+
+# Rows of K or N that are no multiple of this many bytes cannot be copied in whole blocks.
+_BLOCK_BYTES = 32
+
+
+def _alignment(hardware: Hardware, k: int, n: int, size: int) -> float:
+    """``unaligned_cube_factor`` where a row of K or N is no whole number of 32 B blocks."""
+    aligned = k * size % _BLOCK_BYTES == 0 and n * size % _BLOCK_BYTES == 0
+    return 1.0 if aligned else hardware["unaligned_cube_factor"]
+
 
 @dataclass(frozen=True, slots=True)
 class MatMul(OpSpec):
     """``[m, k] x [k, n]`` with a named weight; bf16 or fp32, cube cores only.
 
-    Time = head + max(tiled compute, weight bytes / bandwidth).  Activations of a decode step
-    (m x k, m x n) lie in L2 and are not charged to HBM.
+    Time = head + 2-norm of (tiled compute, bytes / bandwidth).  Bytes are the weight's and the
+    activations'; decode products draw at most ``matmul_hbm_gbps`` (1.05 to 1.2 TB/s over 97 to
+    232 MB weights in network on A3).
     """
 
     kind: ClassVar[str] = "matmul"
@@ -37,24 +53,28 @@ class MatMul(OpSpec):
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """See the class; the head is ``cube_head_us``."""
-        plan = plan_cube(hardware, self.m, self.k, self.n, self.dtype, granted.aic)
-        weight_bytes = float(self.k * self.n * ELEMENT_BYTES[self.dtype])
+        efficiency, size = hardware["matmul_efficiency"], ELEMENT_BYTES[self.dtype]
+        plan = plan_cube(hardware, (self.m,), self.k, self.n, self.dtype, granted.aic, efficiency)
+        slow = _alignment(hardware, self.k, self.n, size)
         return cube_demand(
             hardware,
             head_us=hardware["cube_head_us"],
-            cube_us=plan.cube_us,
+            cube_us=plan.cube_us * slow,
             pulling_cores=plan.effective_cores,
-            weights=(WeightRead(self.weight, weight_bytes),),
+            hbm_gbps=hardware["matmul_hbm_gbps"] / slow,
+            weights=(WeightRead(self.weight, float(self.k * self.n * size)),),
+            hbm_bytes=float(self.m * self.k * size + self.m * self.n * _OUTPUT_BYTES),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class QuantMatMul(OpSpec):
-    """int8 ``[m, k] x [k, n]`` with per-token and per-channel scales (QuantBatchMatmul).
+    """int8 ``[m, k] x [k, n]`` with scales (QuantBatchMatmul).
 
-    As :class:`MatMul`, with a dequantising epilogue on the vector cores whose exposed time
-    grows with the output columns (``quant_epilogue_us_per_kcol``) and does not shrink with
-    cores: read off the published 12- and 24-core latencies of gate_up and down.
+    As :class:`MatMul`, with an ``epilogue``: ``vector`` dequantises on the vector cores
+    (per-token scales, or bf16 output) and leaves the last wave of tiles exposed
+    (``quant_epilogue_us_per_kelement``; fewer cores do not change it); ``static`` pays
+    ``quant_static_us`` once; ``fixpipe`` (fp16 output) pays nothing.
     """
 
     kind: ClassVar[str] = "quant_matmul"
@@ -62,6 +82,7 @@ class QuantMatMul(OpSpec):
     k: int
     n: int
     weight: str
+    epilogue: Epilogue = "vector"
 
     def cores(self, hardware: Hardware) -> Cores:
         """All cube cores with their vector cores (a mixed kernel)."""
@@ -69,14 +90,24 @@ class QuantMatMul(OpSpec):
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """See the class."""
-        plan = plan_cube(hardware, self.m, self.k, self.n, "int8", granted.aic)
-        head_us = hardware["cube_head_us"] + hardware["quant_epilogue_us_per_kcol"] * self.n / 1024
+        efficiency = hardware["quant_matmul_efficiency"]
+        plan = plan_cube(hardware, (self.m,), self.k, self.n, "int8", granted.aic, efficiency)
+        slow = _alignment(hardware, self.k, self.n, 1)
+        head_us = hardware["cube_head_us"]
+        if self.epilogue == "static":
+            head_us += hardware["quant_static_us"]
+        elif self.epilogue == "vector":
+            tile_m, tile_n = TILES[0]
+            exposed = min(self.m, tile_m) * min(self.n / hardware["aic_count"], tile_n)
+            head_us += hardware["quant_epilogue_us_per_kelement"] * exposed / 1024
         return cube_demand(
             hardware,
             head_us=head_us,
-            cube_us=plan.cube_us,
+            cube_us=plan.cube_us * slow,
             pulling_cores=plan.effective_cores,
+            hbm_gbps=hardware["quant_matmul_hbm_gbps"] / slow,
             weights=(WeightRead(self.weight, float(self.k * self.n)),),
+            hbm_bytes=float(self.m * self.k + self.m * self.n * _OUTPUT_BYTES),
         )
 
 
@@ -102,15 +133,16 @@ class BatchMatMul(OpSpec):
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """See the class."""
-        plan = plan_cube(
-            hardware, self.m, self.k, self.n, self.dtype, granted.aic, copies=self.batch
-        )
-        weight_bytes = float(self.batch * self.k * self.n * ELEMENT_BYTES[self.dtype])
+        efficiency, size = hardware["matmul_efficiency"], ELEMENT_BYTES[self.dtype]
+        groups = (self.m,) * self.batch
+        plan = plan_cube(hardware, groups, self.k, self.n, self.dtype, granted.aic, efficiency)
+        weight_bytes = float(self.batch * self.k * self.n * size)
         return cube_demand(
             hardware,
             head_us=hardware["cube_head_us"] * hardware["batch_matmul_head_factor"],
             cube_us=plan.cube_us,
             pulling_cores=plan.effective_cores,
+            hbm_gbps=hardware["hbm_read_gbps"],
             weights=(WeightRead(self.weight, weight_bytes),),
         )
 
@@ -120,7 +152,8 @@ class GroupedMatMul(OpSpec):
     """One launch over ``active_experts`` products ``[rows / active, k] x [k, n]``.
 
     Only the weights of experts that received rows are read (``active_experts`` may be an
-    expectation, so it need not be whole).
+    expectation, so it need not be whole).  ``groups`` gives the rows of each expert where
+    they are known to differ; the largest group sets the tile.
     """
 
     kind: ClassVar[str] = "grouped_matmul"
@@ -130,6 +163,7 @@ class GroupedMatMul(OpSpec):
     active_experts: float
     dtype: DType
     weight: str
+    groups: tuple[int, ...] = ()
 
     def cores(self, hardware: Hardware) -> Cores:
         """All cube cores; int8 needs the vector cores for its scales."""
@@ -138,13 +172,18 @@ class GroupedMatMul(OpSpec):
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """Tiles of all active experts share the cores; bytes are those of active experts."""
         copies = max(1, round(self.active_experts))
-        rows_each = max(1, round(self.rows / copies))
-        plan = plan_cube(hardware, rows_each, self.k, self.n, self.dtype, granted.aic, copies)
-        weight_bytes = self.active_experts * self.k * self.n * ELEMENT_BYTES[self.dtype]
+        groups = self.groups or (max(1, round(self.rows / copies)),) * copies
+        size = ELEMENT_BYTES[self.dtype]
+        efficiency = hardware["grouped_matmul_efficiency"]
+        plan = plan_cube(hardware, groups, self.k, self.n, self.dtype, granted.aic, efficiency)
+        slow = _alignment(hardware, self.k, self.n, size)
+        weight_bytes = self.active_experts * self.k * self.n * size
         return cube_demand(
             hardware,
             head_us=hardware["grouped_matmul_head_us"],
-            cube_us=plan.cube_us,
+            cube_us=plan.cube_us * slow,
             pulling_cores=plan.effective_cores,
+            hbm_gbps=hardware["grouped_matmul_hbm_gbps"] / slow,
             weights=(WeightRead(self.weight, weight_bytes),),
+            hbm_bytes=self.rows * (self.k * size + self.n * _OUTPUT_BYTES),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,9 +14,9 @@ DType = Literal["bf16", "int8", "fp32"]
 
 ELEMENT_BYTES: dict[DType, int] = {"bf16": 2, "int8": 1, "fp32": 4}
 
-# Output tiles (M x N) that fit L0C (128 KiB of fp32) with double buffering; the library
-# picks among shapes like these.  Source: published tiling cases of the die family.
-TILES: tuple[tuple[int, int], ...] = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128))
+# Output tiles (M x N) that fill L0C (128 KiB of fp32).  Source: published tiling cases of the
+# die family; smaller shapes in this list made left-out rows no better.
+TILES: tuple[tuple[int, int], ...] = ((128, 256), (256, 128))
 
 # The shortest K a core is given when K is split over cores (three L1 steps of bf16).
 SPLIT_K_MIN = 512
@@ -29,36 +30,53 @@ class CubePlan:
     effective_cores: float
 
 
-def cube_cycles_per_mac(hardware: Hardware, dtype: DType) -> float:
-    """Cube cycles per multiply-accumulate on one core, at the sustained efficiency.
+def exposed_us(times_us: Sequence[float], power: float) -> float:
+    """Time that imperfect overlap of a kernel's parts adds to the slowest of them.
 
-    Source: 4096 bf16, 8192 int8, 1024 fp32 MAC per cycle and core (vendor); efficiency is a
-    fitted parameter.
+    The p-norm of the parts less their maximum: power 1 is no overlap, a large one perfect
+    overlap.  Powers were chosen by left-out rows of published kernels: 2 for products and
+    quantisation, 1 for norms and grouped-query attention.
     """
-    return 1.0 / (hardware[f"cube_mac_per_cycle_{dtype}"] * hardware["matmul_efficiency"])
+    longest = max(times_us)
+    if longest <= 0:
+        return 0.0
+    total = sum((time / longest) ** power for time in times_us)
+    return float(longest * (total ** (1 / power) - 1))
+
+
+def core_us(hardware: Hardware, macs: float, dtype: DType, efficiency: float) -> float:
+    """Time of ``macs`` multiply-accumulates on one cube core at a sustained efficiency (0..1).
+
+    Source: 4096 bf16, 8192 int8, 1024 fp32 MAC per cycle and core (vendor).
+    """
+    rate = hardware[f"cube_mac_per_cycle_{dtype}"] * hardware["clock_ghz"] * 1e3
+    return macs / (rate * efficiency)
 
 
 def plan_cube(
-    hardware: Hardware, m: int, k: int, n: int, dtype: DType, cores: int, copies: int = 1
+    hardware: Hardware,
+    groups: Sequence[int],
+    k: int,
+    n: int,
+    dtype: DType,
+    cores: int,
+    efficiency: float,
 ) -> CubePlan:
-    """Best of the tile shapes for ``copies`` equal products of M x K by K x N.
+    """Best of the tile shapes for products of M x K by K x N, one for each M in ``groups``.
 
     The time of a tile shape is waves x tile work, where waves = ceil(tiles / cores); with
     fewer tiles than cores, K is split so that the idle cores help.  M counts in steps of 16
     rows (one cube fractal).
     """
-    cycles_per_mac = cube_cycles_per_mac(hardware, dtype)
-    rows = math.ceil(m / 16) * 16
+    rows = [math.ceil(m / 16) * 16 for m in groups]
     best = CubePlan(math.inf, 1.0)
     for tile_m, tile_n in TILES:
-        tiles = copies * math.ceil(rows / tile_m) * math.ceil(n / tile_n)
+        tiles = sum(math.ceil(m / tile_m) for m in rows) * math.ceil(n / tile_n)
         split = max(1, min(cores // tiles, k // SPLIT_K_MIN)) if tiles < cores else 1
         pieces = tiles * split
         waves = math.ceil(pieces / cores)
-        macs = min(rows, tile_m) * min(n, tile_n) * k / split
-        plan = CubePlan(
-            waves * macs * cycles_per_mac / (hardware["clock_ghz"] * 1e3), pieces / waves
-        )
+        macs = min(max(rows), tile_m) * min(math.ceil(n / 16) * 16, tile_n) * k / split
+        plan = CubePlan(waves * core_us(hardware, macs, dtype, efficiency), pieces / waves)
         # Ties in compute go to the shape that keeps more cores pulling weights.
         if (plan.cube_us, -plan.effective_cores) < (best.cube_us, -best.effective_cores):
             best = plan
@@ -71,16 +89,24 @@ def cube_demand(
     head_us: float,
     cube_us: float,
     pulling_cores: float,
+    hbm_gbps: float,
     weights: tuple[WeightRead, ...] = (),
     hbm_bytes: float = 0.0,
+    overlap: float = 2.0,
 ) -> Demand:
-    """A demand whose traffic is pulled by cube cores (per-core HBM and L2 rates)."""
+    """A demand whose traffic is pulled by cube cores (per-core HBM and L2 rates).
+
+    ``hbm_gbps`` is the most that this kind of kernel draws from HBM with all cores; compute
+    and traffic overlap with the power ``overlap`` (see :func:`exposed_us`).
+    """
+    cap_gbps = min(pulling_cores * hardware["hbm_per_aic_gbps"], hbm_gbps)
+    memory_us = (hbm_bytes + sum(read.bytes for read in weights)) / (cap_gbps * 1e3)
     return Demand(
-        head_us=head_us,
+        head_us=head_us + exposed_us((cube_us, memory_us), overlap),
         cube_us=cube_us,
         weights=weights,
         hbm_bytes=hbm_bytes,
-        hbm_cap_gbps=pulling_cores * hardware["hbm_per_aic_gbps"],
+        hbm_cap_gbps=cap_gbps,
         l2_cap_gbps=pulling_cores * hardware["l2_per_aic_gbps"],
     )
 

@@ -8,33 +8,88 @@ from typing import ClassVar, Literal
 
 from hardware_models.demand import Cores, Demand, OpSpec
 from hardware_models.hardware import Hardware
+from hardware_models.ops.tiling import exposed_us
 
 RowKind = Literal[
     "rms_norm",
     "add_rms_norm",
+    "add_rms_norm_quant",
     "dynamic_quant",
+    "static_quant",
     "swiglu",
     "dequant_swiglu_quant",
+    "softmax",
+    "kv_norm_rope",
+    "rope",
+    "activation",
     "cast",
     "add",
+    "move",
+    "select",
+    "gather",
+    "transpose",
+    "re_routing",
+    "finalize_routing",
+    "sort",
 ]
-_PLAIN: frozenset[str] = frozenset({"cast", "add"})
-"""Elementwise ops without a row reduction: cheaper heads, no cost per row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that a row op moves for each input element, and how they overlap with compute.
+
+    ``operands`` counts 16-bit-or-wider elements read and written, ``extra_bytes`` int8 ones.
+    """
+
+    operands: float
+    extra_bytes: float = 0.0
+    overlap: float = 2.0
+
+
+# Elements of the first input's type read and written for each of its elements.  Norms and
+# softmax reduce a row before they scale it, so their passes do not overlap.
+TRAFFIC: dict[RowKind, Traffic] = {
+    "rms_norm": Traffic(2, overlap=1.0),
+    "add_rms_norm": Traffic(4, overlap=1.0),
+    "add_rms_norm_quant": Traffic(3, 1.0, overlap=1.0),
+    "dynamic_quant": Traffic(1, 1.0),
+    "static_quant": Traffic(1, 1.0),
+    "swiglu": Traffic(1.5),
+    "dequant_swiglu_quant": Traffic(1, 0.5),
+    "softmax": Traffic(2, overlap=1.0),
+    "kv_norm_rope": Traffic(2),
+    "rope": Traffic(2),
+    "activation": Traffic(2),
+    "cast": Traffic(2),
+    "add": Traffic(3),
+    "move": Traffic(2),
+    "select": Traffic(3),
+    "gather": Traffic(2),
+    "transpose": Traffic(2),
+    "re_routing": Traffic(2),
+    "finalize_routing": Traffic(2),
+    "sort": Traffic(4),
+}
+
+_BLOCK_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class RowOp(OpSpec):
     """An op that treats ``rows`` rows of ``width`` elements one by one, dealt over AIV cores.
 
-    Time = head + ceil(rows / cores) x (row cost + cost per 1024 elements).  The three
-    numbers were read off in-network A3 kernels at decode sizes (norms, quantisation, SwiGLU
-    of 1 to 256 rows: within about 15%); plain elementwise ops have a head of their own.
+    Time = head + cost per core that the op asks for + overlap of (ceil(rows / cores) x (row
+    cost + cost per 1024 elements), bytes / ``vector_gbps``).  Head, row cost and element cost are parameters
+    of each kind (``rms_norm_head_us`` ...).  Rows that are no whole number of 32 B blocks
+    cost ``unaligned_vector_factor`` times as much.  Activations may lie in L2, so
+    ``vector_gbps`` may exceed what HBM gives, and they do not load HBM.
     """
 
     kind: ClassVar[str] = "row_op"
     op: RowKind
     rows: int
     width: int
+    element_bytes: int = 2
 
     def cores(self, hardware: Hardware) -> Cores:
         """At most one row per vector core and wave."""
@@ -42,13 +97,26 @@ class RowOp(OpSpec):
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """See the class."""
-        waves = math.ceil(self.rows / granted.aiv)
-        plain = self.op in _PLAIN
-        row_us = hardware["vector_us_per_kelement"] * self.width / 1024
-        if not plain:
-            row_us += hardware["vector_row_us"]
-        head = hardware["elementwise_head_us" if plain else "vector_head_us"]
-        return Demand(head_us=head, vector_us=waves * row_us)
+        traffic = TRAFFIC[self.op]
+        row_us = (
+            hardware[f"{self.op}_row_us"]
+            + hardware[f"{self.op}_us_per_kelement"] * self.width / 1024
+        )
+        if self.width * self.element_bytes % _BLOCK_BYTES:
+            row_us *= hardware["unaligned_vector_factor"]
+        compute_us = math.ceil(self.rows / granted.aiv) * row_us
+        moved = traffic.operands * self.element_bytes + traffic.extra_bytes
+        # A limit on cores limits what they pull.
+        wanted = self.cores(hardware).aiv
+        share = granted.aiv / wanted
+        memory_us = self.rows * self.width * moved / (hardware["vector_gbps"] * 1e3 * share)
+        parts = (compute_us, memory_us)
+        return Demand(
+            head_us=hardware[f"{self.op}_head_us"]
+            + hardware["vector_block_us"] * wanted
+            + exposed_us(parts, traffic.overlap),
+            vector_us=max(parts),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +132,12 @@ class GatingTopK(OpSpec):
         return Cores(0, max(1, min(self.rows, hardware.count("aiv_count"))))
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
-        """Head + waves x cost per row (``gating_row_us``, from 256 x 256 in network on A3)."""
+        """Head + waves x cost per row (``gating_row_us``, 768 wide; by width)."""
         waves = math.ceil(self.rows / granted.aiv)
         return Demand(
-            head_us=hardware["vector_head_us"], vector_us=waves * hardware["gating_row_us"]
+            head_us=hardware["vector_head_us"]
+            + hardware["vector_block_us"] * self.cores(hardware).aiv,
+            vector_us=waves * hardware["gating_row_us"] * self.width / 768,
         )
 
 
@@ -84,10 +154,10 @@ class Embedding(OpSpec):
         return Cores(0, max(1, min(self.rows, hardware.count("aiv_count"))))
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
-        """Head + rows from HBM through the granted vector cores."""
+        """Head + rows from HBM through the granted vector cores, as a gather."""
         return Demand(
-            head_us=hardware["vector_head_us"],
-            vector_us=hardware["vector_us_per_kelement"] * self.width / 1024,
+            head_us=hardware["gather_head_us"],
+            vector_us=hardware["gather_us_per_kelement"] * self.width / 1024,
             hbm_bytes=float(self.rows * self.width * 2),
             hbm_cap_gbps=granted.aiv * hardware["hbm_per_aiv_gbps"],
         )
