@@ -1,7 +1,13 @@
 """Demand models, one family of ops a module; every formula's docstring names its source."""
 
 from hardware_models.ops.attention import GqaAttention, MlaDecodeAttention, MlaProlog
-from hardware_models.ops.collective import Collective, Combine, Dispatch
+from hardware_models.ops.collective import (
+    BulkExchange,
+    Collective,
+    Combine,
+    Dispatch,
+    HcclCollective,
+)
 from hardware_models.ops.matmul import BatchMatMul, GroupedMatMul, MatMul, QuantMatMul
 from hardware_models.ops.transfer import PrefetchWeight, Receive, Send
 from hardware_models.ops.vector import (
@@ -13,6 +19,7 @@ from hardware_models.ops.vector import (
 
 __all__ = [
     "BatchMatMul",
+    "BulkExchange",
     "Collective",
     "Combine",
     "Dispatch",
@@ -20,6 +27,7 @@ __all__ = [
     "GatingTopK",
     "GqaAttention",
     "GroupedMatMul",
+    "HcclCollective",
     "MatMul",
     "MlaDecodeAttention",
     "MlaProlog",

@@ -10,6 +10,7 @@ from hardware_models.demand import Cores, Demand, OpSpec
 from hardware_models.hardware import Hardware
 
 CollectiveKind = Literal["all_gather", "reduce_scatter", "all_to_all"]
+HcclKind = Literal["all_gather", "reduce_scatter", "all_to_all", "all_reduce"]
 
 
 def _aiv_slowdown(hardware: Hardware, granted: Cores) -> float:
@@ -53,6 +54,70 @@ class Collective(OpSpec):
             latency_us=(floor + per_kb) * _aiv_slowdown(hardware, granted),
             link_bytes=float(arriving),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class HcclCollective(OpSpec):
+    """A collective as HCCL's benchmark and a served model's profile run it (AIV mode).
+
+    ``message_bytes`` is the whole message over all ``group`` dies (for an all_reduce, the
+    tensor that each of them holds: it moves its share twice).  Up to
+    ``hccl_switch_bytes`` a die, time = floor + message x cost; above it another protocol runs,
+    with a floor and a cost of its own.  Both costs grow with the group by a power; a
+    reduction costs ``hccl_reduce_factor`` times as much.  Source: published A3 collectives of
+    8 and 16 dies.  The fused steps of the LongCat recipe are faster: :class:`Collective`.
+    """
+
+    kind: ClassVar[str] = "hccl_collective"
+    op: HcclKind
+    group: int
+    message_bytes: float
+
+    def cores(self, hardware: Hardware) -> Cores:
+        """All vector cores unless limited."""
+        return Cores(0, hardware.count("aiv_count"))
+
+    def demand(self, hardware: Hardware, granted: Cores) -> Demand:
+        """See the class; floors and costs are those of 16 dies, scaled by the group."""
+        scale, megabytes = self.group / 16.0, self.message_bytes / 1e6
+        protocol = (
+            "small" if self.message_bytes / self.group <= hardware["hccl_switch_bytes"] else "large"
+        )
+        floor = (
+            hardware[f"hccl_{protocol}_floor_us"]
+            * scale ** hardware[f"hccl_{protocol}_floor_power"]
+        )
+        cost = hardware[f"hccl_{protocol}_us_per_mb"] * megabytes
+        cost *= scale ** hardware[f"hccl_{protocol}_cost_power"]
+        if self.op == "all_reduce":
+            cost *= 2 / self.group
+        if self.op in ("reduce_scatter", "all_reduce"):
+            cost *= hardware["hccl_reduce_factor"]
+        return Demand(latency_us=(floor + cost) * _aiv_slowdown(hardware, granted))
+
+
+@dataclass(frozen=True, slots=True)
+class BulkExchange(OpSpec):
+    """Dispatch or combine of a prefill batch (DeepEP normal mode): bytes at a rate by EP.
+
+    The rate at 8 dies falls with the group by a power (``moe_bulk_*``).  Source: published
+    A3 rates of 4096 tokens x 8 experts at EP8 to EP128.
+    """
+
+    kind: ClassVar[str] = "bulk_exchange"
+    op: Literal["dispatch", "combine"]
+    ep: int
+    bytes: float
+
+    def cores(self, hardware: Hardware) -> Cores:
+        """All vector cores unless limited."""
+        return Cores(0, hardware.count("aiv_count"))
+
+    def demand(self, hardware: Hardware, granted: Cores) -> Demand:
+        """See the class."""
+        power = hardware[f"moe_bulk_{self.op}_power"]
+        gbps = hardware[f"moe_bulk_{self.op}_gbps"] * (self.ep / 8.0) ** -power
+        return Demand(latency_us=self.bytes / (gbps * 1e3) * _aiv_slowdown(hardware, granted))
 
 
 def _exchange(hardware: Hardware, granted: Cores, base_us: float, rows: float, ep: int) -> Demand:
