@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from twin.evaluate import Evaluation
 from twin.report import picture
-from twin.report.table import memory_text, time_text
+from twin.report.table import knobs_text, memory_text, time_text
 from twin.results import write_text
 
 _PAGE = Environment(
@@ -50,9 +50,7 @@ def write_search_report(
         f"{payload['candidates']} candidates, {payload['feasible']} feasible, all simulated: "
         "the best is optimal in the model, over this space.",
         f"{payload['tie_count']} schedules lie within {payload['tie_tolerance']:.1%} of the best "
-        "TPOT. Knob levels among them: "
-        + "; ".join(f"{name} {levels}" for name, levels in payload["tie_ranges"].items())
-        + ".",
+        f"TPOT. Knob levels among them: {knobs_text(payload['tie_ranges'])}.",
         *(f"Infeasible: {n} x {reason}." for reason, n in payload["infeasible"].items()),
         *(
             f"Baseline {b['name']}: {b['infeasible']}."

@@ -48,6 +48,13 @@ def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def knobs_text(levels: Mapping[str, Sequence[float]]) -> str:
+    """Knobs with their levels on one line."""
+    return "; ".join(
+        f"{name} {', '.join(f'{level:g}' for level in values)}" for name, values in levels.items()
+    )
+
+
 def memory_text(hbm_gib: Mapping[str, Mapping[str, float]]) -> str:
     """One line a role: weights + KV + activations + buffers = total of capacity, in GiB."""
     lines = []

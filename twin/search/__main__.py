@@ -16,7 +16,7 @@ from twin.entry import entry_of
 from twin.evaluate import Evaluation
 from twin.models import load_model
 from twin.report.html import write_search_report
-from twin.report.table import console, entries_table
+from twin.report.table import console, entries_table, knobs_text
 from twin.report.trace import write_trace
 from twin.results import write_result, write_text, write_timing
 from twin.schedule import Schedule
@@ -47,7 +47,7 @@ def main(config: SearchConfig, folder: Path) -> None:
     out = console()
     out.print(
         f"{config.scenario}: {space.size} candidates of {model.name} on {hardware.name}: "
-        + ", ".join(f"{name} {list(levels)}" for name, levels in space.levels.items())
+        + knobs_text(space.levels)
     )
     points = sweep(space, workers, folder)
     swept_s = time.perf_counter() - began
@@ -181,9 +181,8 @@ def _print(payload: dict[str, object], found: Answer, folder: Path, wall_s: floa
             gain = 1 - baseline["tpot_ms"] / best["tpot_ms"]
             out.print(f"outside this space, baseline {baseline['name']} is {gain:.1%} faster")
     tolerance = payload["tie_tolerance"]
-    out.print(f"{len(found.ties)} schedules tie within {tolerance:.1%} of the best TPOT; knobs:")
-    for name, levels in found.tie_ranges.items():
-        out.print(f"  {name}: {levels}")
+    out.print(f"{len(found.ties)} schedules tie within {tolerance:.1%} of the best TPOT:")
+    out.print(f"  {knobs_text(found.tie_ranges)}")
     out.print(f"{wall_s:.0f} s; schedule.yaml, result.json, trace.json, report.html in {folder}")
 
 
