@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -13,7 +15,7 @@ import yaml
 
 from calibration.compare import CompareConfig
 from hardware_models.errors import InfeasibleError, InputError, MachineError
-from twin.cli import FAULT, run
+from twin.cli import FAULT, READER_LEFT, run
 
 COMMANDS = ["search", "simulate", "compare", "fit", "run"]
 
@@ -148,3 +150,14 @@ def test_help_explains_every_key_and_lists_every_choice(
     for group in groups:
         for item in (resources.files("scenarios") / group).iterdir():
             assert item.name.removesuffix(".yaml") in explained
+
+
+def test_a_reader_that_leaves_is_no_fault() -> None:
+    command = [sys.executable, "-m", "twin.search", "--help"]
+    pipe_end, our_end = os.pipe()
+    os.close(pipe_end)
+    with os.fdopen(our_end, "w") as closed:
+        done = subprocess.run(
+            command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (READER_LEFT, "")

@@ -29,6 +29,7 @@ from twin.schema import load_dataclass
 Config = TypeVar("Config")
 
 INTERRUPTED = 130
+READER_LEFT = 141
 FAULT = "This is a fault of longcat-twin, not of your input: please report it with the lines above."
 QUIET = (
     "hydra.output_subdir=null",
@@ -51,7 +52,8 @@ def run(
 
     Returns:
         0 done; 2 the input is wrong; 3 nothing feasible; 4 the machine lacks something;
-        1 a fault of ours (with a traceback); 130 interrupted.  ``--help`` returns 0.
+        1 a fault of ours (with a traceback); 130 interrupted; 141 the reader of a pipe left
+        (``| head``).  ``--help`` returns 0.
     """
     outcome: list[BaseException] = []
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -134,6 +136,10 @@ def _report(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # Nobody reads what is still buffered: flushing it at exit would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_LEFT
     if isinstance(error, TwinError) and error.exit_code != 1:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
