@@ -27,12 +27,12 @@ from calibration.measurement import (
 from calibration.predict import Setting, predict, setting_of
 from hardware_models.hardware import Hardware
 from hardware_models.parameter import Evidence
+from hardware_models.yaml_io import read_text
 from twin.choices import HardwareChoice
 from twin.cli import run
 from twin.evaluate import weakest_evidence
 from twin.results import write_result, write_timing
 from twin.uncertainty import COVERAGE, draw_hardware
-from twin.yaml_io import read_text
 
 # Steps whose layer is shown op by op, so that errors which cancel are seen.
 LAYERS_SHOWN = ("recipe_colocated", "recipe_afd")

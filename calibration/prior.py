@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import resources
 
 from hardware_models.errors import InputError
+from hardware_models.yaml_io import parse_yaml
 from twin.schema import load_dataclass
-from twin.yaml_io import parse_yaml
 
 FORMAT = 1
 

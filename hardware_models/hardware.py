@@ -8,10 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import get_args
 
-import yaml
-
 from hardware_models.errors import InputError
 from hardware_models.parameter import Evidence, Parameter
+from hardware_models.yaml_io import parse_yaml, read_text
 
 FORMAT = 1
 
@@ -82,7 +81,7 @@ def load_hardware(name_or_path: str) -> Hardware:
             name_or_path,
             f"a shipped die ({', '.join(shipped_hardware())}) or the path of a parameter file",
         )
-    return parse_hardware(path.read_text("utf-8"), str(path))
+    return parse_hardware(read_text(path, "hardware"), str(path))
 
 
 def parse_hardware(text: str, source: str) -> Hardware:
@@ -91,10 +90,7 @@ def parse_hardware(text: str, source: str) -> Hardware:
     Raises:
         InputError: see :func:`load_hardware`.
     """
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError("file", str(error).replace("\n", " "), "valid YAML", source) from None
+    data = parse_yaml(text, source)
     if not isinstance(data, dict) or set(data) != {"format", "name", "parameters"}:
         found = sorted(data) if isinstance(data, dict) else type(data).__name__
         raise InputError("file", found, "exactly the keys format, name, parameters", source)

@@ -14,9 +14,9 @@ from importlib import resources
 from pathlib import Path
 
 from hardware_models.errors import InputError
+from hardware_models.yaml_io import parse_yaml, read_text
 from twin.model_spec import ModelSpec
 from twin.schema import field_names, load_dataclass
-from twin.yaml_io import parse_yaml, read_text
 
 MODEL_TYPE = "longcat_flash"
 ARCHITECTURES = ("LongcatFlashForCausalLM", "LongcatFlashModel", "LongcatCausalLM")

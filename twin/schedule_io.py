@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
+from hardware_models.yaml_io import Block, BlockList, dump_yaml, parse_yaml, read_text
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schema import dump_dataclass, load_dataclass
 from twin.validate import validate_schedule
-from twin.yaml_io import Block, BlockList, dump_yaml, parse_yaml, read_text
 
 _ROLE_ORDER = ("colocated", "attention", "ffn")
 _STREAM_ORDER = ("main", "moe", "link")

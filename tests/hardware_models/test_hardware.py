@@ -41,12 +41,13 @@ def test_rendering_a_die_into_its_own_file_changes_nothing_that_is_read(name: st
         ("value: 2", "value: two", "parameters.a_us"),
         ("value: 2", "value: true", "parameters.a_us"),
         ("value: 2", "value: .nan", "a_us"),
+        ("format: 1", "format: 1\nformat: 1", "line 3"),
         ("range: [1, 3]", "range: [1]", "parameters.a_us"),
         ("evidence: measured", "evidence: hoped", "parameters.a_us.evidence"),
         ("unit: us, ", "", "parameters.a_us"),
         ("format: 1", "format: 2", "format"),
         ("name: die", "title: die", "file"),
-        ("parameters:", "parameters: [", "file"),
+        ("parameters:", "parameters: [", "line 6"),
     ],
 )
 def test_a_broken_parameter_file_is_named_with_its_field(old: str, new: str, named: str) -> None:
