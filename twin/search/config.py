@@ -121,6 +121,8 @@ class SearchConfig:
         for key, value, least in rules:
             if value is not None and value < least:
                 raise InputError(key, value, f"a number from {least}")
+        if self.deployment.transport is not None and self.scenario != "afd":
+            raise InputError("deployment.transport", self.deployment.transport, "null without AFD")
         if self.deployment.dies == ():
             raise InputError("deployment.dies", [], "at least one number of dies")
 

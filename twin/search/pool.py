@@ -25,7 +25,7 @@ def ordered_map(
 ) -> Generator[Result, None, None]:
     """``work`` of every item, in order; with one worker in this process.
 
-    Close the generator when leaving it early: what has not begun is then dropped.
+    Close the generator when leaving it early: what has not ended is then dropped.
 
     Raises:
         BrokenProcessPool: a worker was killed (a hang would say nothing).
@@ -41,6 +41,11 @@ def ordered_map(
     )
     try:
         yield from pool.map(work, items)
+    except BaseException:
+        # Items under way would otherwise run to their end: seconds after a Ctrl-C.
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -153,6 +153,7 @@ def test_a_tiny_model_is_searched_and_its_schedule_is_tiny(tmp_path: Path) -> No
         "workload.global_batch=-1",
         "hardware.die=a4",
         "deployment.dies=[0]",
+        "deployment.transport=camp2p",
     ],
 )
 def test_wrong_input_is_exit_2_and_one_line_that_names_it(
