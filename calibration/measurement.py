@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 
+from calibration.reading import Line, parse_table, require
 from hardware_models.errors import InputError
 
 SHIPPED = ("longcat_ops_by_cores.csv", "longcat_end_to_end.csv")
 END_TO_END = "end_to_end"
 
-_COLUMNS = (
+# A decode step of a deployed model takes milliseconds: a smaller number is in another unit.
+_TPOT_US = (500.0, 1e6)
+
+COLUMNS = (
     "row", "kind", "op", "schedule", "afd", "global_batch", "kv_tokens", "dies", "next_n",
     "measured_us", "hardware", "cann", "source",
 )  # fmt: skip
@@ -61,56 +63,58 @@ def shipped_measurements() -> list[Measurement]:
 
 
 def parse_measurements(text: str, source: str) -> list[Measurement]:
-    """Rows of a CSV in the project's schema.
+    """Rows of a CSV in the project's schema of steps.
 
     Raises:
-        InputError: a missing or unknown column, no row, a value that is no number or not
-            positive, a duplicate row name; names file, line and column.
+        InputError: a missing column, no row, a value that is no number or not positive or in
+            another unit, a duplicate row name; names file, line and column.
     """
-    reader = csv.DictReader(io.StringIO(text))
-    found = tuple(reader.fieldnames or ())
-    if set(found) != set(_COLUMNS):
-        raise InputError("columns", ", ".join(found), ", ".join(_COLUMNS), source)
-    rows = [_parse_row(fields, f"{source}:{line}") for line, fields in enumerate(reader, start=2)]
-    if not rows:
-        raise InputError("rows", 0, "at least one measurement", source)
-    _refuse_duplicates(rows, source)
+    header, lines = parse_table(text, source)
+    require(header, COLUMNS, source)
+    rows = [measurement_of(line) for line in lines]
+    refuse_duplicates(rows, source)
     return rows
 
 
-def _parse_row(fields: dict[str, str], where: str) -> Measurement:
-    def integer(column: str) -> int:
-        text = fields[column] or ""
-        if not text.isdigit() or (column != "next_n" and int(text) == 0):
-            raise InputError(column, text, "a positive whole number", where)
-        return int(text)
+def measurement_of(line: Line) -> Measurement:
+    """One line of the schema.
 
-    try:
-        measured_us = float(fields["measured_us"])
-    except (TypeError, ValueError):
-        measured_us = -1.0
-    if not 0 < measured_us < float("inf"):
-        raise InputError("measured_us", fields["measured_us"], "a positive time in us", where)
-    if fields["afd"] not in ("yes", "no"):
-        raise InputError("afd", fields["afd"], "yes or no", where)
+    Raises:
+        InputError: a value is wrong.
+    """
+    if line.text("afd") not in ("yes", "no"):
+        raise line.fault("afd", "yes or no")
+    next_n = line.text("next_n")
+    if next_n not in ("0", "1", "2"):
+        raise line.fault("next_n", "0, 1 or 2")
+    kind = line.text("kind")
+    if kind == END_TO_END:
+        measured_us = line.number_of("measured_us", *_TPOT_US, "us")
+    else:
+        measured_us = line.time_us("measured_us")
     return Measurement(
-        row=fields["row"],
-        kind=fields["kind"],
-        op=fields["op"],
-        schedule=fields["schedule"],
-        afd=fields["afd"] == "yes",
-        global_batch=integer("global_batch"),
-        kv_tokens=integer("kv_tokens"),
-        dies=integer("dies"),
-        next_n=integer("next_n"),
+        row=line.text("row"),
+        kind=kind,
+        op=line.text("op"),
+        schedule=line.text("schedule"),
+        afd=line.text("afd") == "yes",
+        global_batch=line.integer("global_batch"),
+        kv_tokens=line.integer("kv_tokens"),
+        dies=line.integer("dies"),
+        next_n=int(next_n),
         measured_us=measured_us,
-        hardware=fields["hardware"],
-        cann=fields["cann"],
-        source=fields["source"],
+        hardware=line.text("hardware"),
+        cann=line.text("cann"),
+        source=line.text("source"),
     )
 
 
-def _refuse_duplicates(rows: Iterable[Measurement], source: str) -> None:
+def refuse_duplicates(rows: Iterable[Measurement], source: str) -> None:
+    """Refuse a row name that is there twice.
+
+    Raises:
+        InputError: names it.
+    """
     seen: set[str] = set()
     for row in rows:
         if row.row in seen:

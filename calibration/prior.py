@@ -39,16 +39,16 @@ class PriorFile:
     priors: Mapping[str, Prior]
 
 
-def shipped_priors(hardware: str) -> Mapping[str, Prior]:
-    """The priors shipped for a die.
+def shipped_priors(hardware: str, of: str = "steps") -> Mapping[str, Prior]:
+    """The priors shipped for a die: ``of`` its "steps" or its "kernels".
 
     Raises:
         InputError: none are shipped for it, or the file is wrong.
     """
-    file = resources.files("calibration") / "priors" / f"{hardware}.yaml"
+    file = resources.files("calibration") / "priors" / f"{hardware}.{of}.yaml"
     if not file.is_file():
         raise InputError("hardware", hardware, "a die with a file of priors in calibration/priors")
-    source = f"priors/{hardware}.yaml"
+    source = f"priors/{hardware}.{of}.yaml"
     loaded = load_dataclass(PriorFile, parse_yaml(file.read_text("utf-8"), source), source)
     if loaded.format != FORMAT:
         raise InputError("format", loaded.format, str(FORMAT), source)

@@ -100,14 +100,16 @@ class HcclCollective(OpSpec):
 class BulkExchange(OpSpec):
     """Dispatch or combine of a prefill batch (DeepEP normal mode): bytes at a rate by EP.
 
-    The rate at 8 dies falls with the group by a power (``moe_bulk_*``).  Source: published
-    A3 rates of 4096 tokens x 8 experts at EP8 to EP128.
+    The rate at 8 dies falls with the group by a power (``moe_bulk_*``); ``older`` software of
+    the same library reached another share of it.  Source: published A3 rates of 4096 tokens x
+    8 experts at EP8 to EP128.
     """
 
     kind: ClassVar[str] = "bulk_exchange"
     op: Literal["dispatch", "combine"]
     ep: int
     bytes: float
+    older: bool = False
 
     def cores(self, hardware: Hardware) -> Cores:
         """All vector cores unless limited."""
@@ -117,6 +119,8 @@ class BulkExchange(OpSpec):
         """See the class."""
         power = hardware[f"moe_bulk_{self.op}_power"]
         gbps = hardware[f"moe_bulk_{self.op}_gbps"] * (self.ep / 8.0) ** -power
+        if self.older:
+            gbps *= hardware[f"moe_bulk_{self.op}_older_factor"]
         return Demand(latency_us=self.bytes / (gbps * 1e3) * _aiv_slowdown(hardware, granted))
 
 

@@ -25,9 +25,9 @@ _OUTPUT_BYTES = 2
 _BLOCK_BYTES = 32
 
 
-def _alignment(hardware: Hardware, k: int, n: int, size: int) -> float:
-    """``unaligned_cube_factor`` where a row of K or N is no whole number of 32 B blocks."""
-    aligned = k * size % _BLOCK_BYTES == 0 and n * size % _BLOCK_BYTES == 0
+def _alignment(hardware: Hardware, size: int, *widths: int) -> float:
+    """``unaligned_cube_factor`` where a row of such a width is no whole number of 32 B blocks."""
+    aligned = all(width * size % _BLOCK_BYTES == 0 for width in widths)
     return 1.0 if aligned else hardware["unaligned_cube_factor"]
 
 
@@ -55,7 +55,8 @@ class MatMul(OpSpec):
         """See the class; the head is ``cube_head_us``."""
         efficiency, size = hardware["matmul_efficiency"], ELEMENT_BYTES[self.dtype]
         plan = plan_cube(hardware, (self.m,), self.k, self.n, self.dtype, granted.aic, efficiency)
-        slow = _alignment(hardware, self.k, self.n, size)
+        # A plain product's weight is laid out [n, k]: only K makes its rows.
+        slow = _alignment(hardware, size, self.k)
         return cube_demand(
             hardware,
             head_us=hardware["cube_head_us"],
@@ -92,7 +93,7 @@ class QuantMatMul(OpSpec):
         """See the class."""
         efficiency = hardware["quant_matmul_efficiency"]
         plan = plan_cube(hardware, (self.m,), self.k, self.n, "int8", granted.aic, efficiency)
-        slow = _alignment(hardware, self.k, self.n, 1)
+        slow = _alignment(hardware, 1, self.k, self.n)
         head_us = hardware["cube_head_us"]
         if self.epilogue == "static":
             head_us += hardware["quant_static_us"]
@@ -176,7 +177,7 @@ class GroupedMatMul(OpSpec):
         size = ELEMENT_BYTES[self.dtype]
         efficiency = hardware["grouped_matmul_efficiency"]
         plan = plan_cube(hardware, groups, self.k, self.n, self.dtype, granted.aic, efficiency)
-        slow = _alignment(hardware, self.k, self.n, size)
+        slow = _alignment(hardware, size, self.k, self.n)
         weight_bytes = self.active_experts * self.k * self.n * size
         return cube_demand(
             hardware,

@@ -31,6 +31,8 @@ RowKind = Literal[
     "re_routing",
     "finalize_routing",
     "sort",
+    "exp",
+    "weight_relayout",
 ]
 
 
@@ -69,6 +71,8 @@ TRAFFIC: dict[RowKind, Traffic] = {
     "re_routing": Traffic(2),
     "finalize_routing": Traffic(2),
     "sort": Traffic(4),
+    "exp": Traffic(2),
+    "weight_relayout": Traffic(2),
 }
 
 _BLOCK_BYTES = 32
@@ -79,10 +83,10 @@ class RowOp(OpSpec):
     """An op that treats ``rows`` rows of ``width`` elements one by one, dealt over AIV cores.
 
     Time = head + cost per core that the op asks for + overlap of (ceil(rows / cores) x (row
-    cost + cost per 1024 elements), bytes / ``vector_gbps``).  Head, row cost and element cost are parameters
-    of each kind (``rms_norm_head_us`` ...).  Rows that are no whole number of 32 B blocks
-    cost ``unaligned_vector_factor`` times as much.  Activations may lie in L2, so
-    ``vector_gbps`` may exceed what HBM gives, and they do not load HBM.
+    cost + cost per 1024 elements), bytes / rate).  Head, row cost, element cost, rate and
+    the factor of unaligned rows are parameters of each kind (``rms_norm_head_us`` ...).  Rows are
+    unaligned where they are no whole number of 32 B blocks.  Activations may lie in L2, so
+    the rate may exceed what HBM gives, and they do not load HBM.
     """
 
     kind: ClassVar[str] = "row_op"
@@ -103,13 +107,13 @@ class RowOp(OpSpec):
             + hardware[f"{self.op}_us_per_kelement"] * self.width / 1024
         )
         if self.width * self.element_bytes % _BLOCK_BYTES:
-            row_us *= hardware["unaligned_vector_factor"]
+            row_us *= hardware[f"{self.op}_unaligned_factor"]
         compute_us = math.ceil(self.rows / granted.aiv) * row_us
         moved = traffic.operands * self.element_bytes + traffic.extra_bytes
         # A limit on cores limits what they pull.
         wanted = self.cores(hardware).aiv
         share = granted.aiv / wanted
-        memory_us = self.rows * self.width * moved / (hardware["vector_gbps"] * 1e3 * share)
+        memory_us = self.rows * self.width * moved / (hardware[f"{self.op}_gbps"] * 1e3 * share)
         parts = (compute_us, memory_us)
         return Demand(
             head_us=hardware[f"{self.op}_head_us"]
