@@ -40,7 +40,7 @@ def test_the_wheel_holds_data_and_no_tests(wheel: Path) -> None:
         "scenarios/schedules/recipe_afd.yaml",
         "hardware_models/dies/a3-752t.yaml",
         "calibration/measurements/longcat_end_to_end.csv",
-        "calibration/priors/a3-752t.yaml",
+        "calibration/priors/a3-752t.steps.yaml",
         "twin/report/templates/report.html.j2",
         "twin/py.typed",
     ):

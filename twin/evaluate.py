@@ -165,5 +165,11 @@ def _time_by_kind(run: _Run, missing: int) -> dict[str, float]:
 
 
 def with_interval(evaluation: Evaluation, interval_us: tuple[float, float]) -> Evaluation:
-    """The same evaluation with its TPOT interval."""
-    return replace(evaluation, interval_us=interval_us)
+    """The same evaluation with the interval of its TPOT, widened to hold the TPOT itself.
+
+    Where two streams end together, any parameter that moves makes one of them later, so the
+    draws can lie above the prediction altogether.
+    """
+    low, high = interval_us
+    held = (min(low, evaluation.tpot_us), max(high, evaluation.tpot_us))
+    return replace(evaluation, interval_us=held)

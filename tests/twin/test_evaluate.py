@@ -8,7 +8,7 @@ import pytest
 
 from hardware_models.hardware import load_hardware
 from twin.engine.options import EngineOptions
-from twin.evaluate import evaluate
+from twin.evaluate import evaluate, with_interval
 from twin.graph.shapes import step_shapes
 from twin.memory import dispatch_buffer_mib, memory_ledger
 from twin.models import load_model
@@ -91,8 +91,15 @@ def test_kv_and_dispatch_buffer_match_the_published_figures() -> None:
 def test_intervals_hold_the_value_and_repeat() -> None:
     schedule = load_schedule("recipe_colocated")
     low, high = tpot_interval(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
-    assert low < evaluate(schedule, MODEL, HARDWARE, full=False).tpot_us < high
+    assert low < high
     assert (low, high) == tpot_interval(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
+    plain = evaluate(schedule, MODEL, HARDWARE, full=False)
+    for given in ((low, high), (plain.tpot_us + 1, plain.tpot_us + 2), (1.0, 2.0)):
+        held = with_interval(plain, given).interval_us
+        assert held is not None
+        assert held[0] <= plain.tpot_us <= held[1]
+        assert held[0] <= given[0]
+        assert held[1] >= given[1]
 
 
 def test_draws_stay_inside_the_ranges() -> None:
