@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hardware_models.errors import InfeasibleError
+from hardware_models.errors import InfeasibleError, InputError
 from hardware_models.hardware import Hardware
 from twin.choices import HardwareChoice
 from twin.cli import run
@@ -19,13 +19,14 @@ from twin.evaluate import Evaluation, evaluate, with_interval
 from twin.model_spec import ModelSpec
 from twin.models import load_model
 from twin.report.html import write_simulation_report
-from twin.report.table import console, entries_table, kinds_table
+from twin.report.table import clipped_text, console, entries_table, kinds_table
 from twin.report.trace import write_trace
 from twin.results import write_result, write_timing
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
 from twin.search.feasible import rejection
 from twin.uncertainty import draw_hardware, tpot_interval
+from twin.validate import validate_schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +40,31 @@ class SimulateConfig:
     draws: int
     seed: int
 
+    def check(self) -> None:
+        """Refuse numbers out of range, before anything is simulated.
+
+        Raises:
+            InputError: names the key.
+        """
+        for key, value in (("draws", self.draws), ("seed", self.seed)):
+            if value < 0:
+                raise InputError(key, value, "a whole number from 0")
+
 
 def main(config: SimulateConfig, folder: Path) -> None:
-    """Simulate, write and print."""
+    """Simulate, write and print.
+
+    Raises:
+        InputError: the schedule, the die or a number of the configuration is wrong.
+        InfeasibleError: the schedule does not fit in a die's memory; ``result.json`` says so too.
+    """
     began = time.perf_counter()
+    config.check()
     schedule = load_schedule(config.schedule)
     model = load_model(schedule.model)
     hardware = config.hardware.load(schedule.deployment.hardware)
+    # The file was checked against its own die; this one may be another.
+    validate_schedule(schedule, model, hardware)
     reason = rejection(schedule, model, hardware)
     if reason is not None:
         refused = {"infeasible": {reason.reason: 1}, "detail": reason.detail}
@@ -87,7 +106,7 @@ def main(config: SimulateConfig, folder: Path) -> None:
     out.print(entries_table(f"{schedule.model} on {hardware.name}: {config.schedule}", [entry]))
     out.print(kinds_table({k: us / 1e3 for k, us in result.time_by_kind.items()}))
     if clipped:
-        out.print(f"{len(clipped)} prefetches asked for more than their weight and were clipped")
+        out.print(clipped_text(graph.clipped))
     out.print(f"result.json, trace.json, report.html in {folder}")
 
 

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from twin.evaluate import Evaluation
 from twin.report import picture
-from twin.report.table import knobs_text, memory_text, time_text
+from twin.report.table import clipped_text, knobs_text, memory_text, time_text
 from twin.results import write_text
 
 _PAGE = Environment(
@@ -31,7 +31,9 @@ def write_simulation_report(path: Path, entry: Mapping[str, Any], result: Evalua
         InputError: the file cannot be written.
     """
     title = f"Simulation of {entry['name']}"
-    return _write(path, title, result, tables=[("Schedule", [entry])], facts=[], plots=[])
+    assert result.graph is not None
+    facts = [clipped_text(result.graph.clipped)] if result.graph.clipped else []
+    return _write(path, title, result, tables=[("Schedule", [entry])], facts=facts, plots=[])
 
 
 def write_search_report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ from twin.engine.timeline import Timeline
 from twin.graph.step_graph import StepGraph
 from twin.report.trace import streams_of
 
-# Colours far apart in hue for kinds that stand beside each other; grey for the small ones.
+# Colours far apart in hue for kinds that stand beside each other; grey for what does no matmul
+# and for idle time, one more for the kinds that are not listed.
 _COLOURS = {
     "mla_prolog": "#2f6fb2",
     "mla_attention": "#173f6d",
@@ -25,12 +27,14 @@ _COLOURS = {
     "prefetch": "#57b8b0",
     "sample": "#7a5c3e",
     "gating_topk": "#a0522d",
+    "row_op": "#75808c",
+    "wait": "#dfe4e9",
 }
-_OTHER = "#9aa3ad"
+_OTHER = "#b3a994"
 
 WIDTH, LANE, BAR = 1080.0, 26.0, 18.0
 PLOT_WIDTH, PLOT_HEIGHT = 250.0, 150.0
-_TICKS = 8
+_TICKS = 10  # at most
 # A plot reaches this far above the best of its worst level; what lies higher would squeeze it.
 _HEADROOM = 1.8
 
@@ -105,11 +109,18 @@ def timeline_picture(graph: StepGraph, timeline: Timeline) -> TimelinePicture:
                 bars.append(Bar((start - begin) * scale, width, colour, title))
             label = f"{die.role} {die.index} {stream}"
             lanes.append(Lane(label, len(lanes) * LANE, tuple(bars)))
+    step = _tick_us(end - begin)
     ticks = tuple(
-        (WIDTH * i / _TICKS, f"{(end - begin) * i / _TICKS:.0f}") for i in range(_TICKS + 1)
+        (i * step * scale, f"{i * step:g}") for i in range(math.floor((end - begin) / step) + 1)
     )
     legend = tuple(sorted(kinds.items()))
     return TimelinePicture(len(lanes) * LANE, tuple(lanes), ticks, legend)
+
+
+def _tick_us(span_us: float) -> float:
+    """The finest of 1, 2, 5 times a power of ten that needs at most ``_TICKS`` steps."""
+    power = 10.0 ** math.floor(math.log10(span_us / _TICKS))
+    return next(m * power for m in (1, 2, 5, 10) if m * power * _TICKS >= span_us * (1 - 1e-12))
 
 
 def knob_plots(points: Sequence[tuple[Mapping[str, float], float]]) -> list[KnobPlot]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,6 +72,20 @@ def time_text(time_by_kind: Mapping[str, float]) -> str:
     total = sum(time_by_kind.values()) or 1.0
     largest = sorted(time_by_kind.items(), key=lambda item: -item[1])[:_KINDS_SHOWN]
     return ", ".join(f"{kind} {time / total:.0%}" for kind, time in largest)
+
+
+def clipped_text(clipped: Sequence[tuple[str, int, int]]) -> str:
+    """One sentence on prefetches (weight, asked bytes, given bytes), like weights together."""
+    like = Counter(
+        (re.sub(r"^layer\.\d+\.", "", weight), asked, given) for weight, asked, given in clipped
+    )
+    parts = (
+        f"{weight} {asked:,} -> {given:,} bytes (in {count} layers)"
+        if count > 1
+        else f"{weight} {asked:,} -> {given:,} bytes"
+        for (weight, asked, given), count in like.items()
+    )
+    return f"Prefetches clipped to the size of their weight: {'; '.join(parts)}."
 
 
 def kinds_table(time_by_kind: Mapping[str, float]) -> Table:
