@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
+from hardware_models.hardware import load_hardware
 from twin.cli import run
+from twin.entry import entry_of
+from twin.evaluate import evaluate, with_interval
+from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule, save_schedule, shipped_schedules
 from twin.simulate import SimulateConfig, main
+from twin.uncertainty import draw_hardware, tpot_interval
 
 
 def simulate(folder: Path, *arguments: str) -> int:
@@ -38,6 +43,20 @@ def test_every_shipped_schedule_is_simulated(name: str, tmp_path: Path) -> None:
         assert (tmp_path / file).stat().st_size > 0
 
 
+def test_the_row_is_that_of_an_evaluation_of_a_few_layers(tmp_path: Path) -> None:
+    # A search evaluates without the full step; both have to say the same of one schedule.
+    assert simulate(tmp_path, "schedule=recipe_afd", "draws=2") == 0
+    found = result(tmp_path)
+    schedule = load_schedule("recipe_afd")
+    model, hardware = load_model(schedule.model), load_hardware(schedule.deployment.hardware)
+    quick = evaluate(schedule, model, hardware, full=False)
+    quick = with_interval(quick, tpot_interval(schedule, model, draw_hardware(hardware, 2, 0)))
+    entry = entry_of("recipe_afd", quick, "recipe_afd")
+    for key in ("step_ms", "tpot_ms", "tokens_per_s_per_die", "tokens_per_s_per_chip", "interval"):
+        assert found[key] == pytest.approx(entry[key], rel=1e-9)
+    assert found["hbm_gib"] == entry["hbm_gib"]
+
+
 def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert simulate(tmp_path / name, "schedule=recipe_afd", "draws=3", "seed=5") == 0
@@ -45,8 +64,11 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
-def test_clipped_prefetches_are_recorded_with_both_sizes(tmp_path: Path) -> None:
+def test_clipped_prefetches_are_said_and_recorded_with_both_sizes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert simulate(tmp_path, "schedule=recipe_colocated", "draws=0") == 0
+    assert "attention.1.kv_a" in capsys.readouterr().out
     clipped = result(tmp_path)["clipped_prefetches"]
     assert clipped
     assert all(c["asked_bytes"] > c["given_bytes"] for c in clipped)
@@ -98,6 +120,8 @@ def test_a_schedule_that_does_not_fit_is_exit_3_with_the_excess(
         (["hardware.die=a4"], "a4"),
         (["+hardware.values.hbm_raed=1"], "hbm_raed"),
         (["draws=many"], "draws"),
+        (["draws=-1"], "draws"),
+        (["seed=-1"], "seed"),
         (["layrs=2"], "layrs"),
     ],
 )

@@ -19,6 +19,7 @@ from twin.evaluate import Evaluation, evaluate
 from twin.models import load_model
 from twin.report.html import write_search_report, write_simulation_report
 from twin.report.picture import knob_plots, timeline_picture
+from twin.report.table import clipped_text
 from twin.report.trace import write_trace
 from twin.schedule_io import load_schedule
 
@@ -51,6 +52,8 @@ def test_the_trace_has_numeric_times_no_overlaps_and_every_op(
         spans.sort()
         for (_, end), (start, _) in itertools.pairwise(spans):
             assert start >= end - 1e-6
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert processes == {d.index: f"die {d.index} {d.role}" for d in result.graph.dies}
     named = {(e["pid"], e.get("tid")) for e in events if e["name"] == "thread_name"}
     assert named == set(rows)
     counted = {e["name"] for e in events if e["ph"] == "C"}
@@ -73,13 +76,18 @@ def test_the_picture_shows_one_layer_on_every_stream(result: Evaluation) -> None
         for bar in lane.bars:
             assert bar.x >= 0
             assert bar.x + bar.width <= 1080.6
+    assert result.layer_us == pytest.approx(1080.0 / shown.ticks[1][0] * float(shown.ticks[1][1]))
+    assert 4 <= len(shown.ticks) <= 11
+    assert all(float(label) == int(float(label)) for _, label in shown.ticks)
 
 
 def test_the_page_is_offline_and_escapes_names(result: Evaluation, tmp_path: Path) -> None:
     hostile = '<script>alert("x")</script>'
     model = replace(result.schedule, model=hostile)
     entry = entry_of(hostile, result, "schedule.yaml")
-    shown = replace(result, schedule=model)
+    assert result.graph is not None
+    ops = tuple(replace(op, name=hostile) for op in result.graph.ops)
+    shown = replace(result, schedule=model, graph=replace(result.graph, ops=ops))
     text = write_simulation_report(tmp_path / "a.html", entry, shown).read_text()
     assert "<script" not in text
     assert "&lt;script&gt;" in text
@@ -99,6 +107,13 @@ def test_the_page_is_offline_and_escapes_names(result: Evaluation, tmp_path: Pat
     text = write_search_report(tmp_path / "b.html", payload, shown, points).read_text()
     assert "<script" not in text
     assert "TPOT against the searched knobs" in text
+
+
+def test_clipped_prefetches_of_like_layers_share_a_clause() -> None:
+    clipped = [("layer.0.w", 2000, 1000), ("layer.1.w", 2000, 1000), ("lm_head", 9, 8)]
+    said = clipped_text(clipped)
+    assert said.count("2,000 -> 1,000 bytes (in 2 layers)") == 1
+    assert "lm_head 9 -> 8 bytes." in said
 
 
 def test_knob_plots_mark_the_best_and_the_best_at_each_level() -> None:
