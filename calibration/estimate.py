@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from calibration.kernel import KernelRow
 from calibration.measurement import END_TO_END, Measurement
 from calibration.predict import Setting, predict
 from calibration.prior import Z80, Prior
@@ -20,6 +21,7 @@ Array = NDArray[np.float64]
 # matmuls and more for others; end-to-end rows are means over many steps.
 OP_NOISE = 0.03
 END_TO_END_NOISE = 0.006
+KERNEL_NOISE = 0.16
 
 # A step of 1% of each parameter is well above the simulator's rounding and below its kinks.
 _DIFFERENCE_STEP = 0.01
@@ -61,12 +63,14 @@ def estimate(
     settings: Sequence[Setting],
     hardware: Hardware,
     priors: Mapping[str, Prior],
+    kernels: Sequence[KernelRow] = (),
     progress: Callable[[], None] = lambda: None,
 ) -> Estimate:
     """Least squares in log space with a robust loss on the rows and normal priors.
 
-    Bounds are the priors' ranges.  Standard errors come from the Gauss-Newton Hessian at the
-    optimum, priors included.  ``progress`` is called once an evaluation.
+    ``kernels`` are rows of single kernels whose parameters the steps share.  Bounds are the
+    priors' ranges.  Standard errors come from the Gauss-Newton Hessian at the optimum, priors
+    included.  ``progress`` is called once an evaluation.
     """
     names = tuple(priors)
     centre = np.array([priors[n].centre for n in names])
@@ -76,13 +80,19 @@ def estimate(
     measured = np.log([row.measured_us for row in rows])
     noise = np.array([END_TO_END_NOISE if r.kind == END_TO_END else OP_NOISE for r in rows])
 
+    kernel_measured = np.log([row.measured_us for row in kernels])
+
     def at(point: Array) -> Hardware:
         return hardware.with_values(dict(zip(names, point.tolist(), strict=True)))
 
     def residuals(point: Array) -> Array:
         progress()
-        misfit = (np.log(predict(rows, settings, at(point))) - measured) / noise
-        return np.concatenate([_soften(misfit), (point - centre) / deviation])
+        die = at(point)
+        misfit = (np.log(predict(rows, settings, die)) - measured) / noise
+        alone = np.log([row.predicted_us(die) for row in kernels]) - kernel_measured
+        return np.concatenate(
+            [_soften(misfit), _soften(alone / KERNEL_NOISE), (point - centre) / deviation]
+        )
 
     start = np.clip(centre, low + 1e-6 * deviation, high - 1e-6 * deviation)
     solution = least_squares(
