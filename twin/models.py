@@ -214,7 +214,9 @@ def _rope_theta(config: Mapping[str, object], source: str) -> object:
     if theta is None:
         raise InputError("rope_parameters", rope, fields, source)
     if config.get("rope_theta", theta) != theta:
-        raise InputError("rope_theta", config["rope_theta"], f"{theta}, as in rope_parameters")
+        raise InputError(
+            "rope_theta", config["rope_theta"], f"{theta}, as in rope_parameters", source
+        )
     return theta
 
 

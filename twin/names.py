@@ -94,16 +94,21 @@ def main_ops(deployment: Deployment, role: Role) -> tuple[str, ...]:
     )
 
 
-def layer_chains(deployment: Deployment, role: Role) -> tuple[tuple[str, ...], ...]:
+def layer_chains(
+    deployment: Deployment, role: Role, *, moe_apart: bool = True
+) -> tuple[tuple[str, ...], ...]:
     """The op chains of one layer: within a chain the order is program order.
 
     The MoE branch (or its transfers, with AFD) runs beside the dense branch, so a layer
-    of a role that holds attention has two chains with a common head and end.
+    of a role that holds attention has two chains with a common head and end.  On a
+    colocated die without a moe stream (``moe_apart`` False) the branch runs on main: one chain.
     """
     ops = main_ops(deployment, role)
     if role == "ffn":
         return (("afd.recv", *ops, "afd.send"),)
     fork = ops.index(MOE_INPUT) + 1
+    if role == "colocated" and not moe_apart:
+        return ((*ops[:fork], *MOE_OPS, *ops[fork:]),)
     branch = MOE_OPS if role == "colocated" else ("afd.send", "afd.recv")
     return (ops, (*ops[:fork], *branch, JOIN))
 

@@ -105,7 +105,8 @@ def _check_plain(data: object, loc: tuple[object, ...], source: str | None, dept
         if any("\ud800" <= character <= "\udfff" for character in data):
             raise InputError(dotted(loc), data, "text without lone surrogates", source)
     elif isinstance(data, int) and abs(data) > _MAX_INTEGER:
-        raise InputError(dotted(loc), f"{data:.3e}"[:40], "a whole number of 63 bits", source)
+        shown = f"a whole number of {data.bit_length()} bits"
+        raise InputError(dotted(loc), shown, "a whole number of at most 63 bits", source)
     elif data is not None and not isinstance(data, bool | int):
         raise InputError(dotted(loc), data, "a mapping, a list, text, a number or null", source)
 

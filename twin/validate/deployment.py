@@ -81,6 +81,7 @@ def _check_attention(deployment: Deployment, model: ModelSpec) -> None:
     field = f"deployment.roles.{'attention' if deployment.is_afd else 'colocated'}"
     widths = (
         ("attention_tp", "attention heads", model.num_attention_heads),
+        ("kvp", "attention heads", model.num_attention_heads),
         ("o_proj_tp", "o_proj width", model.o_proj_width),
         ("dense_tp", "ffn_hidden_size", model.ffn_hidden_size),
         ("lm_head_tp", "vocab_size", model.vocab_size),
@@ -97,6 +98,12 @@ def _check_attention(deployment: Deployment, model: ModelSpec) -> None:
             f"attention_tp ({role.attention_tp}) where that is above 1",
         )
     if role.kvp > 1:
+        require(
+            role.attention_tp == 1,
+            f"{field}.attention_tp",
+            role.attention_tp,
+            f"1 where kvp ({role.kvp}) is above 1: every die of its group computes all heads",
+        )
         require(
             role.o_proj_tp == role.kvp,
             f"{field}.o_proj_tp",
@@ -131,15 +138,20 @@ def _check_transport(deployment: Deployment) -> None:
     )
 
 
-def _sequences(schedule: Schedule) -> int:
+def _groups(schedule: Schedule) -> int:
+    """Groups of dies over which the batch is spread: each holds sequences of its own."""
     role = schedule.deployment.attention
-    return math.ceil(schedule.workload.global_batch / (role.dies // role.attention_tp))
+    return role.dies // (role.attention_tp * role.kvp)
+
+
+def _sequences(schedule: Schedule) -> int:
+    return math.ceil(schedule.workload.global_batch / _groups(schedule))
 
 
 def _check_batch(schedule: Schedule) -> None:
     deployment, workload = schedule.deployment, schedule.workload
     role = deployment.attention
-    parallel = role.dies // role.attention_tp // role.kvp
+    parallel = _groups(schedule)
     require(
         workload.global_batch >= parallel,
         "workload.global_batch",

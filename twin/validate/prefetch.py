@@ -22,16 +22,22 @@ def check_prefetches(schedule: Schedule) -> None:
         InputError: see :func:`twin.validate.validate_schedule`.
     """
     default: Role = "attention" if schedule.deployment.is_afd else "colocated"
-    seen: set[tuple[Role, str]] = set()
+    seen: dict[tuple[Role, str], str] = {}
     for place, prefetch in enumerate(schedule.prefetch):
         field = f"prefetch[{place}]"
         role = prefetch.role or default
         roles = sorted(schedule.deployment.roles)
         require(role in roles, f"{field}.role", role, f"one of {roles}")
         _check_one(schedule, field, role, prefetch)
-        use = (role, prefetch.weight)
-        require(use not in seen, f"{field}.weight", prefetch.weight, "every weight once a role")
-        seen.add(use)
+        # A layer's weight has one prefetch, whether that layer issues it or the one before.
+        use = (role, parse_weight(prefetch.weight).weight)
+        require(
+            use not in seen,
+            f"{field}.weight",
+            prefetch.weight,
+            f"every weight once a role; {seen.get(use)} brings it already",
+        )
+        seen[use] = field
 
 
 def _check_one(schedule: Schedule, field: str, role: Role, prefetch: Prefetch) -> None:
@@ -47,28 +53,39 @@ def _check_one(schedule: Schedule, field: str, role: Role, prefetch: Prefetch) -
         f"a weight of a {role} die: {', '.join((*in_layer, *outside_weights(role, next_n)))}; "
         "next. before a layer's weight means the following layer's",
     )
-    chains = layer_chains(deployment, role)
+    moe_apart = any("moe" in stage.streams for stage in schedule.stages)
+    chains = layer_chains(deployment, role, moe_apart=moe_apart)
     ops = tuple(dict.fromkeys(op for chain in chains for op in chain))
-    behind = outside_ops(deployment, next_n) if role != "ffn" else ()
+    behind = outside_ops(deployment, next_n) if name.weight in outside else ()
+    known = (*ops, *behind)
     require(
-        prefetch.after in ops or (name.weight in outside and prefetch.after in behind),
+        prefetch.after in known,
         f"{field}.after",
         prefetch.after,
-        f"an op of a {role} die: {', '.join(ops)}",
+        f"an op of a {role} die: {', '.join(known)}",
     )
-    if name.is_next or name.weight not in in_layer:
+    if name.is_next:
         return
-    reader = consumer(name.weight)
-    comes_later = any(
-        prefetch.after in chain
-        and reader in chain
-        and chain.index(prefetch.after) < chain.index(reader)
-        for chain in chains
-    )
-    beside = not any(prefetch.after in chain and reader in chain for chain in chains)
-    require(
-        comes_later or beside,
-        f"{field}.after",
-        prefetch.after,
-        f"an op before {reader}, which reads {name.weight} (or next.{name.weight})",
-    )
+    for order in (behind,) if behind else chains:
+        reader = _last_reader(order, name.weight)
+        if reader is None or prefetch.after not in order:
+            continue  # ops beside each other have no order
+        hint = f" (or next.{name.weight})" if name.weight in in_layer else ""
+        require(
+            order.index(prefetch.after) < order.index(reader),
+            f"{field}.after",
+            prefetch.after,
+            f"an op before {reader}, which reads {name.weight}{hint}",
+        )
+
+
+def _last_reader(order: tuple[str, ...], weight: str) -> str | None:
+    """The last op in ``order`` that reads ``weight``; every MTP pass (mtp.N.) reads the same."""
+    reader = consumer(weight)
+    readers = [
+        op
+        for op in order
+        if (op == reader and not weight.startswith("mtp."))
+        or (op.startswith("mtp.") and op.split(".", 2)[2] == reader)
+    ]
+    return readers[-1] if readers else None

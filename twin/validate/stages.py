@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from hardware_models.hardware import Hardware
 from twin.deployment import Role
 from twin.names import COMPUTE_STREAMS, JOIN, STREAMS, is_hccl_collective, main_ops
 from twin.schedule import CoreLimit, Schedule, Stage
 from twin.validate.rules import require
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def check_stages(schedule: Schedule, hardware: Hardware) -> None:
@@ -18,6 +22,13 @@ def check_stages(schedule: Schedule, hardware: Hardware) -> None:
     names = [stage.name for stage in schedule.stages]
     for place, stage in enumerate(schedule.stages):
         field = f"stages[{place}]"
+        # A scope is a stage's name or stage.stream, so a dot in a name would be ambiguous.
+        require(
+            _NAME.fullmatch(stage.name) is not None,
+            f"{field}.name",
+            stage.name,
+            "letters, digits, _ and -",
+        )
         require(
             names.count(stage.name) == 1, f"{field}.name", stage.name, "a name no other stage has"
         )
@@ -26,8 +37,9 @@ def check_stages(schedule: Schedule, hardware: Hardware) -> None:
     for role in schedule.deployment.roles:
         own = [(f"stages[{i}]", s) for i, s in enumerate(schedule.stages) if s.role == role]
         _check_role(schedule, role, own)
+        _check_collectives(schedule, role, own, hardware)
     for place, stage in enumerate(schedule.stages):
-        _check_limits(schedule, f"stages[{place}]", stage, hardware)
+        _check_limits(f"stages[{place}]", stage, hardware)
     _check_graph_mode(schedule)
     _check_scopes(schedule)
 
@@ -71,7 +83,28 @@ def _check_role(schedule: Schedule, role: Role, own: list[tuple[str, Stage]]) ->
         )
 
 
-def _check_limits(schedule: Schedule, field: str, stage: Stage, hardware: Hardware) -> None:
+def _check_collectives(
+    schedule: Schedule, role: Role, own: list[tuple[str, Stage]], hardware: Hardware
+) -> None:
+    """HCCL collectives run on main only, so the MoE branch's limits are free of their minimum."""
+    least = hardware.count("collective_min_aiv")
+    rest = main_ops(schedule.deployment, role)
+    for field, stage in own:
+        end = len(rest) if stage.ends_after is None else rest.index(stage.ends_after) + 1
+        collectives = [op for op in rest[:end] if is_hccl_collective(op)]
+        limit = stage.streams["main"].aiv
+        if collectives and limit is not None:
+            require(
+                limit >= least,
+                f"{field}.streams.main.aiv",
+                limit,
+                f"at least {least}: the HCCL collective {collectives[0]} on this stream runs on "
+                "vector cores",
+            )
+        rest = rest[end:]
+
+
+def _check_limits(field: str, stage: Stage, hardware: Hardware) -> None:
     for kind in ("aic", "aiv"):
         die = hardware.count(f"{kind}_count")
         total = 0
@@ -88,16 +121,6 @@ def _check_limits(schedule: Schedule, field: str, stage: Stage, hardware: Hardwa
             f"{field}.streams",
             f"{total} {kind}",
             f"limits that add up to at most {die} {kind} of {hardware.name}",
-        )
-    main = stage.streams.get("main", CoreLimit())
-    least = hardware.count("collective_min_aiv")
-    collective = any(is_hccl_collective(op) for op in main_ops(schedule.deployment, stage.role))
-    if collective and main.aiv is not None:
-        require(
-            main.aiv >= least,
-            f"{field}.streams.main.aiv",
-            main.aiv,
-            f"at least {least}: HCCL collectives on this stream run on vector cores",
         )
 
 
