@@ -20,6 +20,12 @@ EVIDENCE_FROM_WEAKEST: tuple[Evidence, ...] = (
 )
 
 
+_POSITIVE = ("_gbps", "_ghz", "_count", "_efficiency", "_per_cycle")
+"""Endings of what is divided by: rates, clocks, counts and efficiencies."""
+_NOT_NEGATIVE = ("_us", "_bytes", "_us_per_kb", "_us_per_row")
+"""Endings of times and sizes; exponents may be negative."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One number of a hardware model.
@@ -28,7 +34,8 @@ class Parameter:
     formula); ``source`` says where value and range come from.
 
     Raises:
-        InputError: the value is not finite, or lies outside its own range.
+        InputError: the value is not finite, negative, zero where it is divided by, or
+            outside its own range.
     """
 
     name: str
@@ -42,6 +49,10 @@ class Parameter:
     def __post_init__(self) -> None:
         if not all(math.isfinite(x) for x in (self.value, self.low, self.high)):
             raise InputError(self.name, self.value, "a finite number with a finite range")
+        if self.name.endswith(_POSITIVE) and self.value <= 0:
+            raise InputError(self.name, self.value, "a number above 0")
+        if self.name.endswith(_NOT_NEGATIVE) and self.value < 0:
+            raise InputError(self.name, self.value, "a number from 0")
         if not self.low <= self.value <= self.high:
             raise InputError(
                 self.name, self.value, f"a value inside its own range [{self.low}, {self.high}]"

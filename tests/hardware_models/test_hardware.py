@@ -67,3 +67,12 @@ def test_an_unknown_parameter_is_refused_and_known_ones_are_listed() -> None:
 def test_an_unknown_die_lists_the_shipped_ones() -> None:
     with pytest.raises(InputError, match="a3-752t"):
         load_hardware("a4")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("hbm_read_gbps", 0.0), ("clock_ghz", 0.0), ("cube_head_us", -1.0)]
+)
+def test_a_rate_of_zero_and_a_negative_time_are_refused(name: str, value: float) -> None:
+    hardware = load_hardware("a3-752t")
+    with pytest.raises(InputError, match=name):
+        hardware.with_values({name: value})

@@ -43,6 +43,7 @@ def main(config: SearchConfig, folder: Path) -> None:
     hardware = config.hardware.load(base.deployment.hardware)
     check_fixed(base, model, hardware)
     space = Space(base, model, hardware, config.search.knobs, config.deployment.dies or ())
+    space.check()
     workers = config.workers or available_cpus()
     out = console()
     out.print(

@@ -49,6 +49,23 @@ class Space:
             chosen[name] = levels[place]
         return {name: chosen[name] for name in self.levels}
 
+    def check(self) -> None:
+        """Refuse knobs that drive what the base schedule does not have.
+
+        Raises:
+            InputError: names the knob's key.
+        """
+        stages = [stage.name for stage in self.base.stages]
+        roles = sorted(self.base.deployment.roles)
+        for name, knob in self.knobs.items():
+            key = f"search.knobs.{name}"
+            if knob.drives == "cores" and knob.stage not in stages:
+                raise InputError(f"{key}.stage", knob.stage, f"a stage of the base: {stages}")
+            if knob.role is not None and knob.role not in roles:
+                raise InputError(f"{key}.role", knob.role, f"a role of the base: {roles}")
+            if knob.drives in ("ratio", "micro_batches") and not self.base.deployment.is_afd:
+                raise InputError(f"{key}.drives", knob.drives, "a knob of a colocated schedule")
+
     def schedule(self, index: int) -> Schedule:
         """The candidate at ``index``; its rules are not checked yet.
 

@@ -137,3 +137,19 @@ def test_an_op_that_a_deployment_lacks_gives_way_to_the_one_before_it() -> None:
     assert present_op(tiny, "colocated", "dense.1.all_gather") == "attention.1.post_norm"
     assert present_op(tiny, "colocated", "dense.1.down") == "dense.1.down"
     assert present_op(tiny, "colocated", "no.such.op") == "no.such.op"
+
+
+@pytest.mark.parametrize(
+    ("base", "knob", "named"),
+    [
+        (AFD, CORES, "mine.stage"),
+        (COLOCATED, RATIO, "mine.drives"),
+        (COLOCATED, PARTS, "mine.drives"),
+        (COLOCATED, replace(DENSE, role="ffn"), "mine.role"),
+    ],
+)
+def test_a_knob_of_the_other_kind_is_wrong_input(base: Schedule, knob: Knob, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        space(base, mine=knob).check()
+    space(COLOCATED, cores=CORES, dense=DENSE).check()
+    space(AFD, ratio=RATIO, parts=PARTS).check()
