@@ -15,6 +15,7 @@ import yaml
 from hardware_models.errors import InputError
 
 _WIDTH = 120
+_LINE_BREAKS = "\n\r\x85\u2028\u2029"
 _SCALARS: tuple[tuple[str, str, str], ...] = (
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
     ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -86,6 +87,13 @@ def _represent_block_list(dumper: _Dumper, data: BlockList) -> yaml.SequenceNode
     return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=False)
 
 
+def _represent_text(dumper: _Dumper, data: str) -> yaml.ScalarNode:
+    # Outside double quotes, line breaks (also the Unicode ones) are folded when read back.
+    style = '"' if any(character in _LINE_BREAKS for character in data) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(Block, _represent_block)
 _Dumper.add_representer(BlockList, _represent_block_list)
 

@@ -60,7 +60,10 @@ def role_weights(
     next_n: int = 0,
     redundant_experts: int = 0,
 ) -> tuple[WeightItem, ...]:
-    """Everything that one die of ``role`` keeps in memory, MTP only where next_n > 0."""
+    """Everything that one die of ``role`` keeps in memory, MTP only where next_n > 0.
+
+    The halves of a layer share an item: ``attention.q_a`` counts both attentions of all layers.
+    """
 
     def item(name: str, count: int = 1) -> WeightItem:
         shape = _shape(model, deployment, name, redundant_experts)
@@ -82,18 +85,6 @@ def role_weights(
     return tuple(items)
 
 
-def role_weight_bytes(
-    model: ModelSpec,
-    deployment: Deployment,
-    role: Role,
-    next_n: int = 0,
-    redundant_experts: int = 0,
-) -> int:
-    """Bytes of all weights on one die of ``role``: the sum of :func:`role_weights`."""
-    items = role_weights(model, deployment, role, next_n, redundant_experts)
-    return sum(item.total_bytes for item in items)
-
-
 _ATTENTION = tuple(f"attention.{name}" for name in ("q_a", "q_b", "kv_a", "uk", "uv", "o_proj"))
 _DENSE = ("dense.gate_up", "dense.down")
 
@@ -113,19 +104,20 @@ def _is_int8(deployment: Deployment, weight: str) -> bool:
 def _shape(model: ModelSpec, deployment: Deployment, weight: str, redundant_experts: int) -> _Shape:
     shapes = _shapes(model, deployment, redundant_experts)
     try:
-        return shapes[_without_half(weight)]
+        return shapes[_key(weight)]
     except KeyError:
         known = ", ".join(shapes)
-        raise InputError("weight", weight, f"{known} (blocks with .0 or .1, or mtp.)") from None
+        hint = "attention and dense also with .0 or .1, or behind mtp."
+        raise InputError("weight", weight, f"{known} ({hint})") from None
 
 
-def _without_half(weight: str) -> str:
+def _key(weight: str) -> str:
     """The size's key: the halves of a layer are alike, and the MTP layer's blocks with them."""
-    if weight.startswith("mtp."):
-        return weight.removeprefix("mtp.")
-    block, _, rest = weight.partition(".")
-    is_half = block in ("attention", "dense") and rest[:2] in ("0.", "1.")
-    return f"{block}.{rest[2:]}" if is_half else weight
+    owner, _, local = weight.partition(".")
+    if owner == "mtp":
+        return local if local.startswith(("attention.", "dense.", "norms")) else weight
+    is_half = owner in ("attention", "dense") and local[:2] in ("0.", "1.")
+    return f"{owner}.{local[2:]}" if is_half else weight
 
 
 def _shapes(model: ModelSpec, deployment: Deployment, redundant_experts: int) -> dict[str, _Shape]:
@@ -148,9 +140,10 @@ def _shapes(model: ModelSpec, deployment: Deployment, redundant_experts: int) ->
         "lm_head": model.vocab_size // role.lm_head_tp * hidden,
         "embed": model.vocab_size // role.embed_tp * hidden,
         "final_norm": hidden,
-        "eh_proj": 2 * hidden * hidden,
+        "mtp.embed": model.vocab_size // role.embed_tp * hidden,
+        "mtp.eh_proj": 2 * hidden * hidden,
         # enorm, hnorm and the MTP head's closing norm.
-        "outer_norms": 3 * hidden,
+        "mtp.outer_norms": 3 * hidden,
     }
     shapes = {name: _Shape(elements, 0) for name, elements in plain.items()}
     shapes["dense.gate_up"] = _Shape(hidden * 2 * dense, 2 * dense)

@@ -124,6 +124,48 @@ RULES: list[tuple[str, str, object, str, str]] = [
     ("recipe_afd", "stages.0.join", None, "stages[0].join", "add"),
     ("recipe_afd", "stages.1.streams.link", {"aiv": 8}, "stages[1].streams.link.aiv", "SDMA"),
     ("tiny_colocated", "prefetch.0.after", "dense.0.all_gather", "prefetch[0].after", "dense.0"),
+    ("recipe_colocated", "stages.0.name", "stage.1", "stages[0].name", "letters"),
+    ("recipe_colocated", "stages.0.name", "", "stages[0].name", "letters"),
+    ("recipe_colocated", "prefetch.0.weight", "next.moe.router.x", "prefetch[0].weight", "moe.w2"),
+    ("recipe_colocated", "prefetch.0.after", "moe.router_matmul", "prefetch[0].after", "before"),
+    ("recipe_colocated", "prefetch.0.after", "add", "prefetch[0].after", "moe.router_matmul"),
+    (
+        "recipe_colocated",
+        "prefetch.+",
+        {"weight": "next.moe.router", "after": "add", "bytes": 1},
+        "prefetch[11].weight",
+        "prefetch[0] brings it already",
+    ),
+    (
+        "recipe_colocated",
+        "prefetch.0",
+        {"weight": "lm_head", "after": "mtp.1.sample", "bytes": 1},
+        "prefetch[0].after",
+        "before mtp.1.lm_head",
+    ),
+    (
+        "recipe_colocated",
+        "prefetch.0",
+        {"weight": "mtp.dense.down", "after": "mtp.1.dense.down", "bytes": 1},
+        "prefetch[0].after",
+        "before mtp.1.dense.down",
+    ),
+    (
+        "tiny_colocated",
+        "prefetch.0",
+        {"weight": "lm_head", "after": "lm_head", "bytes": 1},
+        "prefetch[0].after",
+        "before lm_head",
+    ),
+    (
+        "tiny_colocated",
+        "prefetch.0",
+        {"weight": "mtp.eh_proj", "after": "add", "bytes": 1},
+        "prefetch[0].weight",
+        "lm_head",
+    ),
+    ("recipe_afd", "prefetch.10.after", "moe.gmm2", "prefetch[10].after", "before moe.gmm2"),
+    ("recipe_afd", "stages.+", {"name": "x", "role": "ffn", "streams": {}}, "stages", "role ffn"),
 ]
 
 
@@ -157,6 +199,59 @@ def test_too_many_rows_for_dispatch_are_refused() -> None:
     error = broken("recipe_colocated", ("workload.global_batch", 128 * 171))
     assert error.field == "workload.global_batch"
     assert "512 token rows" in error.allowed
+
+
+def test_a_kv_cache_split_over_dies_binds_heads_drafts_and_o_proj() -> None:
+    kvp = {"dies": 128, "o_proj_tp": 8, "dense_tp": 8, "ep": 128, "kvp": 8}
+    assert broken("recipe_colocated", (ROLE, kvp)).field == "workload.next_n"
+    no_drafts = ("workload.next_n", 0), ("workload.acceptance", 0.0)
+    both = {**kvp, "attention_tp": 8}
+    assert broken("recipe_colocated", (ROLE, both), *no_drafts).field == f"{ROLE}.attention_tp"
+    many = {**kvp, "kvp": 128, "o_proj_tp": 128}
+    error = broken("recipe_colocated", (ROLE, many), *no_drafts)
+    assert (error.field, error.value) == (f"{ROLE}.kvp", 128)
+    assert "64" in error.allowed
+    # 16 groups of 8 dies: 8208 sequences bring 513 rows to each.
+    rows = broken("recipe_colocated", (ROLE, kvp), *no_drafts, ("workload.global_batch", 8208))
+    assert "512 token rows" in rows.allowed
+
+
+def test_camp2p_has_rules_of_its_own() -> None:
+    camp2p = ("deployment.afd.transport", "camp2p")
+    assert broken("recipe_afd", camp2p).field == "deployment.afd.transport"
+    three = broken("recipe_afd", camp2p, ("deployment.afd.micro_batches", 3))
+    assert (three.field, three.value) == ("deployment.afd.micro_batches", 3)
+    ratio = broken("recipe_afd", camp2p, (f"{ATTENTION}.dies", 96), ("workload.global_batch", 384))
+    assert ratio.value == "3:2"
+
+
+def test_only_a_stage_with_hccl_collectives_needs_their_vector_cores() -> None:
+    few = ("stages.0.streams.main", {"aic": 4, "aiv": 8})
+    assert broken("recipe_colocated", few).field == "stages[0].streams.main.aiv"
+    early = ("stages.0.ends_after", "attention.0.uv")
+    data = plain("recipe_colocated")
+    for path, value in (few, early):
+        put(data, path, value)
+    check(data)
+
+
+def test_on_one_stream_the_moe_runs_before_the_dense_branch() -> None:
+    late = ("prefetch.0", {"weight": "moe.w13", "after": "dense.0.gate_up", "bytes": 1})
+    data = plain("recipe_colocated")
+    put(data, *late)
+    check(data)  # beside each other on two streams: no order to break
+    serial = [{"name": "all", "streams": {"main": {}}}]
+    error = broken("recipe_colocated", late, ("stages", serial), ("super_kernel", ["all"]))
+    assert error.field == "prefetch[0].after"
+    assert "next.moe.w13" in error.allowed
+
+
+def test_weights_behind_the_layers_may_be_prefetched_from_either_side() -> None:
+    data = plain("recipe_colocated")
+    put(data, "prefetch.0", {"weight": "lm_head", "after": "final_norm", "bytes": 1})
+    put(data, "prefetch.1", {"weight": "mtp.eh_proj", "after": "add", "bytes": 1})
+    put(data, "prefetch.2", {"weight": "mtp.dense.down", "after": "mtp.0.eh_proj", "bytes": 1})
+    check(data)
 
 
 def test_eager_takes_one_stream_no_limits_and_no_prefetch() -> None:
