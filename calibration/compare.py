@@ -1,6 +1,7 @@
 """``python -m calibration.compare``: what was measured beside what the twin says.
 
-The shipped rows are the ones that the parameters were fitted to: their errors are in-sample.
+Reads published tables as they are, and the project's own; the shipped rows are the ones that
+the parameters were fitted to: their errors are in-sample.
 """
 
 from __future__ import annotations
@@ -12,27 +13,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
+from calibration.comparison import (
+    Comparison,
+    compare_kernels,
+    compare_steps,
+    is_end_to_end,
+)
+from calibration.kernel import KernelRow
 from calibration.layer_table import LayerOp, layer_ops
 from calibration.measurement import (
     END_TO_END,
     Measurement,
-    parse_measurements,
     shipped_measurements,
 )
-from calibration.predict import Setting, predict, setting_of
+from calibration.predict import Setting
+from calibration.scatter import scatter_svg
+from calibration.tables import Row, load_rows
 from hardware_models.hardware import Hardware
-from hardware_models.parameter import Evidence
-from hardware_models.yaml_io import read_text
 from twin.choices import HardwareChoice
 from twin.cli import run
-from twin.evaluate import weakest_evidence
-from twin.results import write_result, write_timing
-from twin.uncertainty import COVERAGE, draw_hardware
+from twin.results import write_result, write_text, write_timing
+from twin.uncertainty import draw_hardware
 
 # Steps whose layer is shown op by op, so that errors which cancel are seen.
 LAYERS_SHOWN = ("recipe_colocated", "recipe_afd")
@@ -52,125 +56,86 @@ class CompareConfig:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One row: measured, simulated, the 80% interval of the simulation, the evidence."""
-
-    row: Measurement
-    simulated_us: float
-    low_us: float
-    high_us: float
-    evidence: Evidence
-
-    @property
-    def error(self) -> float:
-        """Simulated over measured, less one."""
-        return self.simulated_us / self.row.measured_us - 1
-
-    @property
-    def covered(self) -> bool:
-        """Whether the interval holds the measurement."""
-        return self.low_us <= self.row.measured_us <= self.high_us
-
-
-def compare(
-    rows: Sequence[Measurement],
-    settings: Sequence[Setting],
-    hardware: Hardware,
-    variants: Sequence[Hardware],
-) -> list[Comparison]:
-    """Simulate every row's setting, and again for each variant of the parameters."""
-    simulated = predict(rows, settings, hardware)
-    drawn = np.array(
-        [
-            predict(rows, settings, variant)
-            for variant in track(variants, "intervals", console=Console(stderr=True))
-        ]
-    )
-    tail = (1 - COVERAGE) / 2
-    low, high = (
-        np.quantile(drawn, [tail, 1 - tail], axis=0)
-        if len(variants)
-        else (np.array(simulated), np.array(simulated))
-    )
-    fitted_rows = {row.row for row in shipped_measurements()}
-    return [
-        Comparison(
-            row,
-            value,
-            float(min(low[i], value)),
-            float(max(high[i], value)),
-            "fitted" if row.row in fitted_rows else weakest_evidence(hardware),
-        )
-        for i, (row, value) in enumerate(zip(rows, simulated, strict=True))
-    ]
-
-
 def main(config: CompareConfig, folder: Path) -> None:
     """Compare, print the tables and write the results."""
     began = time.perf_counter()
-    rows = _rows(config.measurements)
-    settings = [setting_of(row) for row in rows]
-    hardware = config.hardware.load(rows[0].hardware)
-    variants = draw_hardware(hardware, config.draws, config.seed) if config.draws else []
-    comparisons = compare(rows, settings, hardware, variants)
-    layers = {name: layer_ops(name, hardware) for name in LAYERS_SHOWN}
-    implied = _implied_steps(rows)
+    rows: list[Row] = list(shipped_measurements())
+    if config.measurements is not None:
+        rows = load_rows(config.measurements)
+    dies: dict[str, Hardware] = {}
+
+    def die_of(name: str) -> Hardware:
+        if name not in dies:
+            dies[name] = config.hardware.load(name)
+        return dies[name]
+
+    kernels = [row for row in rows if isinstance(row, KernelRow)]
+    comparisons = compare_kernels(kernels, die_of)
+    payload: dict[str, object] = {}
+    steps = [row for row in rows if isinstance(row, Measurement)]
+    report = None
+    if steps:
+        hardware = die_of(steps[0].hardware)
+        variants = draw_hardware(hardware, config.draws, config.seed) if config.draws else []
+        answer = compare_steps(steps, hardware, variants)
+        comparisons += answer.comparisons
+        layers = {name: layer_ops(name, hardware) for name in LAYERS_SHOWN}
+        report = _StepReport(hardware, answer.settings, layers, _implied_steps(steps))
+        payload = {
+            "layer_ops": {name: [op.payload() for op in ops] for name, ops in layers.items()},
+            "free_scalars": _free_scalars(hardware, answer.settings),
+            "implied_step_us": report.implied,
+        }
+    summary = _summary(comparisons)
+    unsupported = sum(not c.modelled for c in comparisons)
     write_result(
         folder,
         "calibration.compare",
         config.seed,
         {
-            "rows": [_row_payload(c) for c in comparisons],
-            "summary": _summary(comparisons),
-            "layer_ops": {name: [op.payload() for op in ops] for name, ops in layers.items()},
-            "free_scalars": _free_scalars(hardware, settings),
-            "implied_step_us": implied,
+            "rows": [c.payload() for c in comparisons],
+            "summary": summary,
+            "modelled": len(comparisons) - unsupported,
+            "unsupported": unsupported,
+            **payload,
         },
     )
+    title = f"{config.measurements or 'shipped rows'}: measured and simulated"
+    write_text(folder / "scatter.svg", scatter_svg(comparisons, title))
     write_timing(folder, time.perf_counter() - began, {})
-    _print(comparisons, layers, hardware, settings, implied, bool(variants))
+    _print(comparisons, summary, unsupported)
+    if report is not None:
+        _print_steps(report)
 
 
-def _rows(path: str | None) -> list[Measurement]:
-    if path is None:
-        return shipped_measurements()
-    return parse_measurements(read_text(Path(path), "measurements"), path)
+@dataclass(frozen=True, slots=True)
+class _StepReport:
+    hardware: Hardware
+    settings: Sequence[Setting]
+    layers: dict[str, list[LayerOp]]
+    implied: Sequence[dict[str, object]]
 
 
-def _row_payload(c: Comparison) -> dict[str, object]:
-    return {
-        "source_row": c.row.row,
-        "kind": c.row.kind,
-        "setting": c.row.setting,
-        "measured_us": c.row.measured_us,
-        "simulated_us": c.simulated_us,
-        "low_us": c.low_us,
-        "high_us": c.high_us,
-        "error": c.error,
-        "evidence": c.evidence,
-        "status": "modelled",
-        "reason": "",
-        "source": c.row.source,
-    }
-
-
-def _summary(comparisons: Sequence[Comparison]) -> dict[str, dict[str, float]]:
+def _summary(comparisons: Sequence[Comparison]) -> dict[str, dict[str, float | None]]:
     groups: dict[str, list[Comparison]] = {}
     for c in comparisons:
         groups.setdefault(c.row.kind, []).append(c)
-    ops = [c for c in comparisons if c.row.kind != END_TO_END]
+    ops = [c for c in comparisons if not is_end_to_end(c)]
     if ops:
         groups["all_ops"] = ops
-    return {
-        kind: {
-            "count": len(members),
-            "mean_abs_error": statistics.fmean(abs(c.error) for c in members),
-            "median_abs_error": statistics.median(abs(c.error) for c in members),
-            "coverage": statistics.fmean(c.covered for c in members),
+    lines: dict[str, dict[str, float | None]] = {}
+    for kind, members in groups.items():
+        errors = [abs(c.error) for c in members if c.error is not None]
+        lines[kind] = {
+            "count": len(errors),
+            "unsupported": len(members) - len(errors),
+            "mean_abs_error": statistics.fmean(errors) if errors else None,
+            "median_abs_error": statistics.median(errors) if errors else None,
+            "coverage": statistics.fmean(c.covered for c in members if c.modelled)
+            if errors
+            else None,
         }
-        for kind, members in groups.items()
-    }
+    return lines
 
 
 def _free_scalars(hardware: Hardware, settings: Sequence[Setting]) -> list[dict[str, object]]:
@@ -187,6 +152,8 @@ def _free_scalars(hardware: Hardware, settings: Sequence[Setting]) -> list[dict[
         for p in hardware
         if p.evidence in ("fitted", "guessed")
     ]
+    if not settings:
+        return scalars
     acceptance = settings[0].schedule.workload.acceptance
     scalars.append(
         {
@@ -216,33 +183,52 @@ def _implied_steps(rows: Sequence[Measurement]) -> list[dict[str, object]]:
 
 def _print(
     comparisons: Sequence[Comparison],
-    layers: dict[str, list[LayerOp]],
-    hardware: Hardware,
-    settings: Sequence[Setting],
-    implied: Sequence[dict[str, object]],
-    with_intervals: bool,
+    summary: dict[str, dict[str, float | None]],
+    unsupported: int,
 ) -> None:
     console = Console()
-    table = Table(title=f"Measured and simulated latencies on {hardware.name}")
-    table.add_column("row")
+    table = Table(title="Measured and simulated latencies")
+    table.add_column("row", overflow="fold")
+    table.add_column("kind")
     for name in ("measured us", "simulated us", "80% interval", "error", "evidence"):
         table.add_column(name, justify="right")
     for c in comparisons:
-        interval = f"{c.low_us:.1f} .. {c.high_us:.1f}" if with_intervals else "-"
-        numbers = (f"{c.row.measured_us:.1f}", f"{c.simulated_us:.1f}", interval)
-        table.add_row(c.row.row, *numbers, f"{c.error:+.1%}", c.evidence)
+        if c.simulated_us is None:
+            table.add_row(c.row.row, c.row.kind, f"{c.row.measured_us:.1f}", "-", "-", "-", "-")
+            continue
+        numbers = (
+            f"{c.row.measured_us:.1f}",
+            f"{c.simulated_us:.1f}",
+            f"{c.low_us:.1f} .. {c.high_us:.1f}",
+            f"{c.error:+.1%}",
+        )
+        table.add_row(c.row.row, c.row.kind, *numbers, c.evidence)
     console.print(table)
-    for kind, line in _summary(comparisons).items():
+    for kind, line in summary.items():
+        if line["mean_abs_error"] is None:
+            console.print(f"{kind}: no model, {line['unsupported']} rows")
+            continue
         console.print(
             f"{kind}: {line['count']} rows, mean absolute error {line['mean_abs_error']:.1%}, "
             f"median {line['median_abs_error']:.1%}, interval covers {line['coverage']:.0%}"
         )
-    console.print("evidence 'fitted': the parameters were fitted to this row (in-sample error)")
-    for name, ops in layers.items():
+    for c in comparisons:
+        if not c.modelled:
+            console.print(f"not modelled: {c.row.row}: {c.reason}")
+    console.print(f"{len(comparisons) - unsupported} of {len(comparisons)} rows modelled")
+    console.print(
+        "evidence 'fitted': the parameters were fitted to this row (in-sample error); "
+        "'extrapolated': outside of the fitted shapes"
+    )
+
+
+def _print_steps(report: _StepReport) -> None:
+    console = Console()
+    for name, ops in report.layers.items():
         console.print(_layer_table(name, ops))
-    console.print(_scalar_table(hardware, settings))
+    console.print(_scalar_table(report.hardware, report.settings))
     console.print("Step time behind a published TPOT, by the acceptance it may have had:")
-    for entry in implied:
+    for entry in report.implied:
         console.print(
             f"  {entry['source_row']}: acceptance {entry['acceptance']}: "
             f"{float(str(entry['step_us'])) / 1000:.2f} ms"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from calibration.estimate import Estimate, estimate
 from calibration.family import DONOR, SHARED_WITH_STEPS, digits, fit_family, sister
 from calibration.fit_report import fit_payload, print_kinds, print_steps
+from calibration.kernel import KernelRow
+from calibration.kernel_fit import spread_of
 from calibration.measurement import shipped_measurements
 from calibration.predict import setting_of
 from calibration.prior import shipped_priors
@@ -61,7 +64,7 @@ def main(config: FitConfig, folder: Path) -> None:
             shared,
             lambda: progress.advance(task),
         )
-    fitted = {DONOR: family.dies[DONOR], STEPS_DIE: _with_evidence(result, len(rows), len(shared))}
+    fitted = {DONOR: family.dies[DONOR], STEPS_DIE: _with_evidence(result, len(rows), shared)}
     for name in SISTERS:
         fitted[name] = sister(load_hardware(name), fitted[STEPS_DIE])
     for name, die in fitted.items():
@@ -74,20 +77,31 @@ def main(config: FitConfig, folder: Path) -> None:
     console.print(f"wrote {', '.join(f'{name}.yaml' for name in fitted)} into {folder}")
 
 
-def _with_evidence(result: Estimate, steps: int, kernels: int) -> Hardware:
+def _with_evidence(result: Estimate, steps: int, kernels: Sequence[KernelRow]) -> Hardware:
     """The fitted hardware, every moved parameter with its interval and where it came from."""
     parameters = dict(result.hardware.parameters)
     for item in result.parameters:
         share = round(100 * item.learned)
+        data = f"{steps} published LongCat-Flash rows and {len(kernels)} kernel rows"
         parameters[item.name] = replace(
             parameters[item.name],
             value=digits(item.value),
             low=min(digits(item.low), digits(item.value)),
             high=max(digits(item.high), digits(item.value)),
             evidence="fitted",
-            source=f"calibration.fit to {steps} published LongCat-Flash rows and {kernels} kernel "
-            f"rows, which removed {share}% of the prior's width; prior: {item.prior.source}",
+            source=f"calibration.fit to {data}, "
+            f"which removed {share}% of the prior's width; prior: {item.prior.source}",
         )
+    # The steps moved what these kinds share, so their scatter is at least what remains now.
+    for kind in sorted({row.kind for row in kernels}):
+        errors = [
+            row.predicted_us(result.hardware) / row.measured_us - 1
+            for row in kernels
+            if row.kind == kind
+        ]
+        old = parameters[f"spread_{kind}"]
+        width = max(old.value, digits(spread_of(errors)[0]))
+        parameters[old.name] = replace(old, value=width, low=width, high=width)
     return Hardware(result.hardware.name, parameters)
 
 

@@ -25,6 +25,10 @@ _BEYOND = 2.0
 _EFFICIENCY_LIMIT = 1.0
 _MOST_EVALUATIONS = 60
 _OFFSET = 10.0
+
+# A handful of rows that happen to agree does not make a kind that certain.
+_FEW_ROWS = 6
+_LEAST_SPREAD = 0.15
 _DIFFERENCE_STEP = 1e-3
 DEGENERATE = 0.9
 
@@ -141,7 +145,7 @@ def fit_kind(
         without(lambda j, i=i: families[j] != families[i], i)  # type: ignore[misc]
         for i in indices
     )
-    spread, coverage = _spread(left_out)
+    spread, coverage = spread_of(left_out)
     return KindFit(
         hardware=hardware.name,
         kind=kind,
@@ -205,7 +209,7 @@ def _degenerate(names: tuple[str, ...], covariance: Array) -> tuple[tuple[str, s
     )
 
 
-def _spread(errors: Sequence[float]) -> tuple[float, float]:
+def spread_of(errors: Sequence[float]) -> tuple[float, float]:
     """Half-width of the 80% interval, and how many rows it covers when each sets it not.
 
     The half-width is the 80% quantile of the absolute log errors (conservative rank).
@@ -219,9 +223,10 @@ def _spread(errors: Sequence[float]) -> tuple[float, float]:
         return ranked[rank - 1]
 
     if len(sizes) < 2:
-        return max(sizes[0], 0.15), 1.0
+        return max(sizes[0], _LEAST_SPREAD), 1.0
     inside = [size <= half_width(sizes[:i] + sizes[i + 1 :]) for i, size in enumerate(sizes)]
-    return half_width(sizes), sum(inside) / len(inside)
+    least = _LEAST_SPREAD if len(sizes) < _FEW_ROWS else 0.0
+    return max(least, half_width(sizes)), sum(inside) / len(inside)
 
 
 def _roofline(rows: Sequence[KernelRow], hardware: Hardware) -> tuple[float, ...]:

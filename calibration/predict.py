@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from calibration.measurement import END_TO_END, Measurement
 from hardware_models.errors import InputError
-from hardware_models.hardware import Hardware
+from hardware_models.hardware import Hardware, load_hardware
 from twin.engine.reference import simulate
 from twin.evaluate import evaluate
 from twin.graph.build import build_step_graph
@@ -15,6 +15,7 @@ from twin.model_spec import ModelSpec
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
+from twin.validate import validate_schedule
 
 # Op latencies are read in this layer of a step of so many: steady, and not the last one.
 _LAYER, _LAYERS = 2, 4
@@ -31,10 +32,11 @@ class Setting:
 def setting_of(row: Measurement, acceptance: float | None = None) -> Setting:
     """The measurement's schedule with its batch, KV length, dies and next_n put in.
 
-    The accepted drafts per step stay the shipped schedule's unless ``acceptance`` is given.
+    The accepted drafts per step stay the shipped schedule's unless ``acceptance`` is given or
+    the row drafts fewer tokens.  Core limits are those of the schedule.
 
     Raises:
-        InputError: the row's dies cannot be laid out.
+        InputError: the row's dies or batch cannot be laid out.
     """
     base = load_schedule(row.schedule)
     if base.deployment.is_afd != row.afd:
@@ -49,10 +51,22 @@ def setting_of(row: Measurement, acceptance: float | None = None) -> Setting:
         global_batch=row.global_batch,
         kv_tokens=row.kv_tokens,
         next_n=row.next_n,
-        acceptance=base.workload.acceptance if acceptance is None else acceptance,
+        acceptance=_acceptance(base, row.next_n) if acceptance is None else acceptance,
     )
     schedule = replace(base, workload=workload, deployment=replace(base.deployment, roles=roles))
-    return Setting(schedule, load_model(schedule.model))
+    model = load_model(schedule.model)
+    validate_schedule(schedule, model, load_hardware(row.hardware))
+    return Setting(schedule, model)
+
+
+def _acceptance(base: Schedule, next_n: int) -> float:
+    """Accepted drafts a step: the schedule's, or what fewer drafts leave of it.
+
+    0.7 for one draft is what the recipe's team states for another model's single MTP layer.
+    """
+    if next_n == base.workload.next_n:
+        return base.workload.acceptance
+    return 0.7 if next_n == 1 else 0.0
 
 
 def predict(

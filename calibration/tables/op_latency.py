@@ -131,7 +131,7 @@ def _composite(
     if op == "swi_glu":
         # Halves along another axis: long runs, dealt over all cores.
         main: OpSpec = RowOp("swiglu", 48, elements(x) // 48, size)
-        helper = flat("move", elements(x), size)
+        helper = flat("cast", elements(x), size)
     elif op == "gather":
         main = flat("gather", elements(shapes[1]), size)
         helper = flat("transpose", elements(x), size)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibration import compare, fit
+from calibration import compare
 from hardware_models.hardware import load_hardware
 from twin.cli import run
 
@@ -29,15 +29,8 @@ def compared(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     return code, result(folder) if code == 0 else {}
 
 
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fit")
-    assert run("fit", fit.FitConfig, fit.main, [f"output={folder}"]) == 0
-    return folder
-
-
 def test_compare_writes_the_promised_keys(tmp_path: Path) -> None:
-    code, written = compared(tmp_path, "draws=2")
+    code, written = compared(tmp_path, "draws=1")
     assert code == 0
     assert all(set(row) >= ROW_KEYS for row in written["rows"])
     assert all(set(line) >= SUMMARY_KEYS for line in written["summary"].values())
@@ -49,7 +42,7 @@ def test_compare_writes_the_promised_keys(tmp_path: Path) -> None:
 
 def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        compared(tmp_path / name, "draws=2")
+        compared(tmp_path / name, "draws=1")
     first, second = ((tmp_path / name / "result.json").read_bytes() for name in ("a", "b"))
     assert first == second
 
@@ -80,3 +73,43 @@ def test_a_missing_measurement_file_is_the_users_error(
     code, _ = compared(tmp_path, "measurements=nowhere.csv")
     assert code == 2
     assert "nowhere.csv" in capsys.readouterr().err
+
+
+def test_compare_reads_kernel_rows_and_counts_what_it_cannot_model(tmp_path: Path) -> None:
+    header = "op,num_dies,message_bytes,bench_us,production_profiler_us,note,source"
+    table = tmp_path / "table.csv"
+    table.write_text(f"{header}\nallGather,8,1024,5.4,6.4,n,s\nscan,8,1024,5.4,6.4,n,s\n", "utf-8")
+    code, written = compared(tmp_path / "out", f"measurements={table}")
+    assert code == 0
+    assert [row["status"] for row in written["rows"]] == ["modelled", "unsupported"]
+    assert (written["modelled"], written["unsupported"]) == (1, 1)
+    assert "scan" in written["rows"][1]["reason"]
+    assert (tmp_path / "out" / "scatter.svg").read_text("utf-8").startswith("<svg")
+
+
+def test_a_shape_outside_of_the_fitted_ones_is_marked(tmp_path: Path) -> None:
+    header = "op,num_dies,message_bytes,bench_us,production_profiler_us,note,source"
+    table = tmp_path / "table.csv"
+    table.write_text(
+        f"{header}\nallGather,16,5e6,400,400,n,s\nallGather,64,1e9,9000,9000,n,s\n", "utf-8"
+    )
+    _, written = compared(tmp_path / "out", f"measurements={table}")
+    assert [row["evidence"] for row in written["rows"]] == ["interpolated", "extrapolated"]
+
+
+def test_end_to_end_rows_of_the_published_table_are_simulated(tmp_path: Path) -> None:
+    header = (
+        "model,quant,global_batch,seq_len,chips,next_n,afd,tpot_ms,tokens_per_s_per_chip,source"
+    )
+    table = tmp_path / "table.csv"
+    table.write_text(
+        f"{header}\nL,W8A8,512,4608,64,2,no,10.37,771,s\nL,W8A8,256,4608,64,2,yes,9,400,s\n"
+        "L,W8A8,500,4608,60,2,no,10,700,s\n",
+        "utf-8",
+    )
+    code, written = compared(tmp_path / "out", f"measurements={table}", "draws=0")
+    assert code == 0
+    assert [row["status"] for row in written["rows"]] == ["modelled", "modelled", "unsupported"]
+    assert abs(written["rows"][0]["error"]) <= 0.02
+    assert written["rows"][1]["kind"] == "end_to_end"
+    assert written["rows"][2]["reason"]

@@ -1,0 +1,193 @@
+"""One row beside what the twin says: value, interval, evidence, or why there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from calibration.estimate import END_TO_END_NOISE, OP_NOISE
+from calibration.kernel import KernelRow, field_ranges, numbers, spec_text
+from calibration.measurement import END_TO_END, Measurement, shipped_measurements
+from calibration.predict import Setting, predict, setting_of
+from calibration.prior import Z80
+from calibration.tables import Row
+from calibration.tables.own import shipped_kernels
+from hardware_models.errors import TwinError
+from hardware_models.hardware import Hardware
+from hardware_models.parameter import Evidence
+from twin.evaluate import weakest_evidence
+from twin.uncertainty import COVERAGE
+
+RowEvidence = Evidence | Literal["extrapolated", "none"]
+
+# Half the log width of a kind's 80% interval where no rows of it were ever fitted.
+_UNKNOWN_SPREAD = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One row: measured, simulated, the 80% interval of the simulation, the evidence.
+
+    ``evidence`` is "fitted" where the parameters were fitted to this very row, "extrapolated"
+    where its shape lies outside of what was fitted.  A row without a model has a ``reason``.
+    """
+
+    row: Row
+    simulated_us: float | None
+    low_us: float | None
+    high_us: float | None
+    evidence: RowEvidence
+    reason: str = ""
+
+    @property
+    def modelled(self) -> bool:
+        """Whether the twin says anything for this row."""
+        return self.simulated_us is not None
+
+    @property
+    def error(self) -> float | None:
+        """Simulated over measured, less one."""
+        return self.simulated_us / self.row.measured_us - 1 if self.simulated_us else None
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds the measurement."""
+        if self.low_us is None or self.high_us is None:
+            return False
+        return self.low_us <= self.row.measured_us <= self.high_us
+
+    def payload(self) -> dict[str, object]:
+        """As result.json holds it."""
+        return {
+            "source_row": self.row.row,
+            "kind": self.row.kind,
+            "setting": self.row.setting,
+            "measured_us": self.row.measured_us,
+            "simulated_us": self.simulated_us,
+            "low_us": self.low_us,
+            "high_us": self.high_us,
+            "error": self.error,
+            "evidence": self.evidence,
+            "status": "modelled" if self.modelled else "unsupported",
+            "reason": self.reason,
+            "source": self.row.source,
+        }
+
+
+def compare_kernels(
+    rows: Sequence[KernelRow], die_of: Callable[[str], Hardware]
+) -> list[Comparison]:
+    """Kernel rows: the ops alone on their die; intervals from left-out rows of their kind."""
+    known = shipped_kernels()
+    fitted = {_key(row) for row in known}
+    groups: dict[tuple[str, str], list[KernelRow]] = {}
+    for row in known:
+        groups.setdefault((row.hardware, row.kind), []).append(row)
+    ranges = {key: field_ranges(members) for key, members in groups.items()}
+    comparisons = []
+    for row in rows:
+        if not row.specs:
+            comparisons.append(Comparison(row, None, None, None, "none", row.reason))
+            continue
+        die = die_of(row.hardware)
+        value = row.predicted_us(die)
+        spread = die.parameters.get(f"spread_{row.kind}")
+        factor = math.exp(spread.value if spread else _UNKNOWN_SPREAD)
+        evidence: RowEvidence = "interpolated"
+        if _key(row) in fitted:
+            evidence = "fitted"
+        elif not _inside(row, ranges.get((row.hardware, row.kind), {})):
+            evidence = "extrapolated"
+        comparisons.append(Comparison(row, value, value / factor, value * factor, evidence))
+    return comparisons
+
+
+def _key(row: KernelRow) -> tuple[str, str, str]:
+    return row.hardware, row.place, spec_text(row.specs)
+
+
+def _inside(row: KernelRow, ranges: Mapping[str, tuple[float, float]]) -> bool:
+    """Whether each number of the shape lies between the smallest and largest fitted one."""
+    return bool(ranges) and all(
+        name in ranges and ranges[name][0] <= value <= ranges[name][1]
+        for name, value in numbers(row).items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Step rows that can be run, with their settings, and the comparisons of all of them."""
+
+    settings: tuple[Setting, ...]
+    comparisons: tuple[Comparison, ...]
+
+
+def compare_steps(
+    rows: Sequence[Measurement], hardware: Hardware, variants: Sequence[Hardware]
+) -> Steps:
+    """Simulate every row's step, and again for each variant of the parameters."""
+    runnable: list[Measurement] = []
+    settings: list[Setting] = []
+    refused: dict[str, str] = {}
+    for row in rows:
+        try:
+            settings.append(setting_of(row))
+            runnable.append(row)
+        except TwinError as error:
+            refused[row.row] = str(error)
+    simulated = predict(runnable, settings, hardware)
+    low, high = _interval(runnable, settings, simulated, variants)
+    answers = {
+        row.row: Comparison(row, value, low[i], high[i], _step_evidence(row, hardware))
+        for i, (row, value) in enumerate(zip(runnable, simulated, strict=True))
+    }
+    return Steps(
+        tuple(settings),
+        tuple(
+            answers.get(row.row)
+            or Comparison(row, None, None, None, "none", refused.get(row.row, ""))
+            for row in rows
+        ),
+    )
+
+
+def _interval(
+    rows: Sequence[Measurement],
+    settings: Sequence[Setting],
+    simulated: Sequence[float],
+    variants: Sequence[Hardware],
+) -> tuple[list[float], list[float]]:
+    if not variants or not rows:
+        return list(simulated), list(simulated)
+    drawn = np.array([predict(rows, settings, variant) for variant in variants])
+    tail = (1 - COVERAGE) / 2
+    quantiles = np.log(np.quantile(drawn, [tail, 1 - tail], axis=0))
+    centre = np.log(simulated)
+    # The parameters' spread and the noise that the fit grants to a row, in quadrature.
+    noise = Z80 * np.array([END_TO_END_NOISE if r.kind == END_TO_END else OP_NOISE for r in rows])
+    below = np.hypot(np.maximum(centre - quantiles[0], 0.0), noise)
+    above = np.hypot(np.maximum(quantiles[1] - centre, 0.0), noise)
+    return np.exp(centre - below).tolist(), np.exp(centre + above).tolist()
+
+
+def _step_evidence(row: Measurement, hardware: Hardware) -> RowEvidence:
+    known = [other for other in shipped_measurements() if other.op == row.op]
+    if any((other.setting, other.afd) == (row.setting, row.afd) for other in known):
+        return "fitted"
+    ends = [other for other in known if other.afd == row.afd]
+    within = bool(ends) and all(
+        min(getattr(o, name) for o in ends)
+        <= getattr(row, name)
+        <= max(getattr(o, name) for o in ends)
+        for name in ("global_batch", "kv_tokens", "dies", "next_n")
+    )
+    return weakest_evidence(hardware) if within else "extrapolated"
+
+
+def is_end_to_end(comparison: Comparison) -> bool:
+    """Whether the row is a step's time rather than an op's."""
+    return comparison.row.kind == END_TO_END
