@@ -146,7 +146,6 @@ class _Run:
         ranks = {name: rank for rank, name in enumerate(sorted({op.stream for op in ops}))}
         self._orders: list[Order] = [(op.die, ranks[op.stream], op.index) for op in ops]
         self._open_deps = [len(set(op.deps)) for op in ops]
-        self._deps_end_us = [0.0] * len(ops)
         self._dependents: list[list[int]] = [[] for _ in ops]
         self._collectives: dict[str, _Collective] = {}
         for op in ops:
@@ -201,9 +200,8 @@ class _Run:
             if self._open_deps[index]:
                 self._deps_met[index] = env.event()
                 yield self._deps_met[index]
-            ready_us = on_grid(
-                max(previous_us + op.gap_us, self._deps_end_us[index], op.release_us)
-            )
+            # Now is the end of the previous op or of the last dep, whichever is later.
+            ready_us = on_grid(max(previous_us + op.gap_us, env.now, op.release_us))
             if ready_us > env.now:
                 yield env.timeout(ready_us - env.now)
             fills = op.demand.fills
@@ -224,7 +222,7 @@ class _Run:
                     self._release(op)
             previous_us = record.end_us
             self._records[index] = record
-            self._tell_dependents(index, previous_us)
+            self._tell_dependents(index)
 
     def _ask(self, op: Op, ready_us: float) -> simpy.Event:
         _, rank, index = self._orders[op.index]
@@ -246,9 +244,8 @@ class _Run:
         self._asking.add(op.die)
         self._settle_later()
 
-    def _tell_dependents(self, index: int, end_us: float) -> None:
+    def _tell_dependents(self, index: int) -> None:
         for dependent in self._dependents[index]:
-            self._deps_end_us[dependent] = max(self._deps_end_us[dependent], end_us)
             self._open_deps[dependent] -= 1
             if not self._open_deps[dependent] and dependent in self._deps_met:
                 self._deps_met.pop(dependent).succeed()

@@ -58,11 +58,11 @@ def test_cap_that_no_core_can_have(cap: float) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("hbm_read_gbps", 0.0),
-        ("l2_gbps", -1.0),
-        ("sdma_gbps", 0.0),
+        ("hbm_read_gbps", 1e-9),
+        ("l2_gbps", 1e16),
+        ("sdma_gbps", 1e-300),
         ("link_gbps", 1e300),
-        ("l2_usable_bytes", -1.0),
+        ("l2_usable_bytes", 1e16),
         ("l2_pollution", 1.5),
     ],
 )

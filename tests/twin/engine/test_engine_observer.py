@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from engine_graphs import KB, Builder, make_hardware
 
 from hardware_models.demand import WeightRead
-from twin.engine.observer import Counters
+from twin.engine.observer import Counters, Load
 from twin.engine.options import EngineOptions
 from twin.engine.reference import simulate
 
@@ -42,6 +44,27 @@ def test_counters_of_l2_and_links() -> None:
     assert counters.series[0, "sdma_gbps"] == [(0.0, 5.0), (2.0, 0.0)]
     assert counters.series[0, "link_out_gbps"] == [(0.0, 2.0), (2.0, 0.0)]
     assert counters.series[1, "link_in_gbps"] == [(0.0, 2.0), (2.0, 0.0)]
+
+
+def test_ends_of_one_instant_are_told_by_die_and_stream_name() -> None:
+    class Ends(Counters):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ended: list[int] = []
+
+        def speed(
+            self, time_us: float, op: int, speed_per_us: float, loads: Sequence[Load]
+        ) -> None:
+            if speed_per_us == 0.0:
+                self.ended.append(op)
+
+    build = Builder(dies=2)
+    build.add("op0", die=1, stream="a", cube_us=2.0)
+    build.add("op1", die=0, stream="z", cube_us=2.0)
+    build.add("op2", die=0, stream="a", cube_us=2.0)
+    observer = Ends()
+    simulate(build.graph(), observer=observer)
+    assert observer.ended == [2, 1, 0]
 
 
 def test_observing_changes_nothing() -> None:

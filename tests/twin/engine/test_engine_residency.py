@@ -48,7 +48,9 @@ def test_looking_often_changes_nothing(
 def test_never_more_than_the_capacity() -> None:
     l2 = Residency(15.0)
     body = fill(l2, "w", 10.0, 0.1, 0.0)
-    l2.pollute(30.0, 5.0)
+    l2.pollute(3.0, 5.0)
+    assert l2.held_bytes == 8.0
+    l2.pollute(30.0, 6.0)
     assert l2.held_bytes == 15.0
     l2.end_fill(body, 10.0)
     assert l2.held_bytes == 15.0

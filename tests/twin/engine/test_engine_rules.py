@@ -96,6 +96,16 @@ def test_ready_time_goes_before_stream_name() -> None:
     assert (run["first"].start_us, run["second"].start_us) == (5.0, 6.0)
 
 
+def test_deps_count_for_the_ready_time() -> None:
+    build = Builder()
+    build.add("holder", stream="m", cores=(8, 0), cube_us=9.0)
+    other = build.add("other", stream="n", cube_us=5.0)
+    build.add("second", stream="a", cores=(8, 0), deps=(other,), cube_us=1.0)
+    build.add("first", stream="z", cores=(8, 0), release_us=3.0, cube_us=1.0)
+    run = build.run()
+    assert (run["first"].start_us, run["second"].start_us) == (9.0, 10.0)
+
+
 def test_pools_of_dies_are_separate() -> None:
     build = Builder(dies=2)
     build.add("a", die=0, cores=(8, 16), cube_us=5.0)
@@ -208,7 +218,7 @@ def test_pipe_of_the_cores_adds_hbm_and_l2_time() -> None:
     fetched = build.prefetch("w", 20 * KB)
     build.add(
         "reader", deps=(fetched,), weights=(WeightRead("w", 32 * KB),),
-        hbm_cap_gbps=6.0, l2_cap_gbps=10.0,
+        hbm_cap_gbps=6.0, l2_cap_gbps=10.0, cube_us=3.0,
     )  # fmt: skip
     run = build.run()
     assert run["reader"].resident_bytes == 20 * KB
@@ -359,11 +369,11 @@ def test_unfinished_prefetch_stops_and_frees_its_queue() -> None:
 def test_prefetch_that_comes_too_late() -> None:
     build = Builder()
     build.prefetch("first", 50 * KB)
-    build.prefetch("w", 10 * KB)
+    build.prefetch("w", 10 * KB, head_us=2.0)
     build.add("reader", release_us=1.0, weights=(WeightRead("w", 10 * KB),))
     goes_on, skips = build.run(), build.run(STOPS)
     assert goes_on["reader"].resident_bytes == 0.0
-    assert goes_on["prefetch.w"].end_us == us(12.0)
+    assert goes_on["prefetch.w"].end_us == us(14.0)
     assert (skips["prefetch.w"].start_us, skips["prefetch.w"].end_us) == (us(10.0), us(10.0))
 
 
@@ -494,6 +504,25 @@ def test_an_op_that_ends_frees_cores_before_requests_of_that_instant() -> None:
     build.add("a", cores=(8, 0), cube_us=2.0)
     build.add("b", stream="moe", cores=(8, 0), release_us=2.0, cube_us=1.0)
     assert build.run()["b"].start_us == 2.0
+
+
+def test_ends_of_an_instant_go_before_its_grants() -> None:
+    """The op that an end makes ready takes part in the grants of that instant."""
+    build = Builder()
+    ends = build.add("ends", stream="m", cube_us=2.0)
+    build.add("late name", stream="z", cores=(8, 0), release_us=2.0, cube_us=1.0)
+    build.add("early name", stream="a", cores=(8, 0), deps=(ends,), cube_us=1.0)
+    run = build.run()
+    assert (run["early name"].start_us, run["late name"].start_us) == (2.0, 3.0)
+
+
+def test_readers_of_one_instant_go_by_stream_name() -> None:
+    build = Builder()
+    fetched = build.prefetch("w", 10 * KB)
+    for stream in ("z", "a"):
+        build.add(stream, stream=stream, deps=(fetched,), weights=(WeightRead("w", 10 * KB),))
+    run = build.run()
+    assert (run["a"].resident_bytes, run["z"].resident_bytes) == (10 * KB, 0.0)
 
 
 def test_prefetch_that_ends_when_its_reader_starts_has_arrived() -> None:
