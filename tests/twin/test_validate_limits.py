@@ -12,7 +12,8 @@ from hardware_models.hardware import load_hardware
 from twin.deployment import Afd, Deployment, Role
 from twin.model_spec import ModelSpec
 from twin.models import load_model
-from twin.schedule import MoePlan, Schedule
+from twin.names import main_ops
+from twin.schedule import CoreLimit, MoePlan, Schedule
 from twin.schedule_io import load_schedule
 from twin.validate import validate_schedule
 
@@ -192,3 +193,79 @@ def test_scopes_are_streams_that_launch_kernels(scope: str) -> None:
     error = refused(replace(AFD, super_kernel=(scope,)))
     assert (error.field, error.value) == ("super_kernel[0]", scope)
     assert "attention.main" in error.allowed
+
+
+def test_the_edges_of_dispatch_are_allowed() -> None:
+    two = with_sizes(with_sizes(AFD, "ffn", dies=2, ep=2), "attention", dies=16)
+    most = with_sizes(with_sizes(AFD, "ffn", dies=768, ep=768), "attention", dies=768)
+    most = replace(with_batch(most, global_batch=768), moe=MoePlan(redundant_experts=256))
+    for schedule in (with_batch(two, global_batch=16), most):
+        validate_schedule(schedule, MODEL, HARDWARE)
+    for hidden_size in (1024, 8192):
+        model = replace(MODEL, hidden_size=hidden_size, moe_topk=16)
+        validate_schedule(COLOCATED, model, HARDWARE)
+
+
+def test_exactly_512_rows_are_allowed() -> None:
+    full = with_batch(COLOCATED, global_batch=128 * 512, next_n=0, acceptance=0.0)
+    validate_schedule(full, MODEL, HARDWARE)
+    assert "here 513" in refused(with_batch(full, global_batch=128 * 512 + 1)).allowed
+
+
+def test_one_sequence_with_one_cached_token_is_a_workload() -> None:
+    alone = load_schedule("tiny_colocated")
+    least = with_batch(alone, global_batch=1, kv_tokens=1)
+    validate_schedule(least, load_model("tiny"), HARDWARE)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_camp2p_with_one_or_two_micro_batches_lacks_only_its_simulation(micro_batches: int) -> None:
+    afd = Afd(transport="camp2p", micro_batches=micro_batches)
+    error = refused(replace(AFD, deployment=replace(AFD.deployment, afd=afd)))
+    assert (error.field, error.value) == ("deployment.afd.transport", "camp2p")
+
+
+@pytest.mark.parametrize(("aic", "aiv"), [(1, 16), (24, 48)])
+def test_a_stream_may_have_from_one_core_to_the_whole_die(aic: int, aiv: int) -> None:
+    """16 vector cores are the least that HCCL collectives take."""
+    limit = CoreLimit(aic=aic, aiv=aiv)
+    first = replace(COLOCATED.stages[0], streams={"main": limit})
+    validate_schedule(replace(COLOCATED, stages=(first, COLOCATED.stages[1])), MODEL, HARDWARE)
+
+
+def test_streams_without_collectives_may_have_a_single_vector_core() -> None:
+    last = COLOCATED.stages[1]
+    streams = {**last.streams, "moe": CoreLimit(aic=1, aiv=1)}
+    stages = (COLOCATED.stages[0], replace(last, streams=streams))
+    validate_schedule(replace(COLOCATED, stages=stages), MODEL, HARDWARE)
+
+
+def test_the_first_stage_may_end_anywhere_before_the_last_op() -> None:
+    first, last = COLOCATED.stages
+    *ops, end = main_ops(COLOCATED.deployment, "colocated")
+    for op in ops:
+        stages = (replace(first, ends_after=op), last)
+        validate_schedule(replace(COLOCATED, stages=stages), MODEL, HARDWARE)
+    error = refused(replace(COLOCATED, stages=(replace(first, ends_after=end), last)))
+    assert (error.field, error.value) == ("stages[0].ends_after", "add")
+    assert ops[-1] in error.allowed
+
+
+def test_three_stages_are_refused() -> None:
+    first, last = COLOCATED.stages
+    middle = replace(first, name="middle", ends_after="dense.0.down")
+    error = refused(replace(COLOCATED, stages=(first, middle, last)))
+    assert (error.field, error.value) == ("stages", ["stage1", "middle", "stage2"])
+    assert "1 to 2" in error.allowed
+
+
+def test_collectives_of_the_last_stage_are_counted_from_where_the_first_ends() -> None:
+    """Behind the last collective nothing needs the vector cores of one."""
+    first, last = COLOCATED.stages
+    streams = {**last.streams, "main": CoreLimit(aic=16, aiv=1)}
+    few = replace(last, streams=streams)
+    late = (replace(first, ends_after="dense.1.reduce_scatter"), few)
+    validate_schedule(replace(COLOCATED, stages=late), MODEL, HARDWARE)
+    error = refused(replace(COLOCATED, stages=(replace(first, ends_after="dense.1.down"), few)))
+    assert (error.field, error.value) == ("stages[1].streams.main.aiv", 1)
+    assert "dense.1.reduce_scatter" in error.allowed
