@@ -97,8 +97,9 @@ class Residency:
                 taken += entry.bytes
                 entry.bytes = 0.0
         if taken > 0.0:
-            self.held_bytes -= taken
             self._forget_empty()
+            # Summed anew, since taking away what was added in other parts could go below 0.
+            self.held_bytes = sum(entry.bytes for entry in self._entries)
         return taken
 
     def _evict(self) -> None:

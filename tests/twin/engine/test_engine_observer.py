@@ -61,7 +61,7 @@ def test_ends_of_one_instant_are_told_by_die_and_stream_name() -> None:
     build = Builder(dies=2)
     build.add("op0", die=1, stream="a", cube_us=2.0)
     build.add("op1", die=0, stream="z", cube_us=2.0)
-    build.add("op2", die=0, stream="a", cube_us=2.0)
+    build.add("op2", die=0, stream="a", release_us=1.0, cube_us=1.0)
     observer = Ends()
     simulate(build.graph(), observer=observer)
     assert observer.ended == [2, 1, 0]

@@ -57,6 +57,15 @@ def test_never_more_than_the_capacity() -> None:
     assert l2.read([WeightRead("w", 10.0)], 10.0) == 0.0, "older than what polluted"
 
 
+@pytest.mark.parametrize("polluting", [29487.0 * 0.3, 0.1, 0.7, 1234.567, 8888.8])
+def test_rounding_never_leaves_less_than_nothing(polluting: float) -> None:
+    l2 = Residency(13000.0)
+    l2.pollute(polluting, 0.0)
+    l2.end_fill(fill(l2, "w", 14000.0, 0.1, 0.0), 9.99)
+    l2.read([WeightRead("w", 0.0)], 10.0)
+    assert l2.held_bytes == 0.0
+
+
 def test_parts_of_a_weight_by_several_prefetches_add_up() -> None:
     l2 = Residency(100.0)
     l2.end_fill(fill(l2, "w", 10.0, 1.0, 0.0), 1.0)
