@@ -72,7 +72,7 @@ def test_other_layer_counts_expert_counts_and_widths_load() -> None:
 
 
 def test_a_configuration_that_transformers_saved_loads(tmp_path: Path) -> None:
-    sizes = {
+    sizes: dict[str, Any] = {
         "vocab_size": 256,
         "hidden_size": 64,
         "num_layers": 3,
@@ -194,7 +194,9 @@ def test_a_binary_file_is_no_config(tmp_path: Path) -> None:
         load_model(str(path))
 
 
-STRANGE = st.sampled_from([None, -1, 0, 1, True, "x", "", [], {}, [1], 0.5, 2**70, "identity"])
+STRANGE: st.SearchStrategy[Any] = st.sampled_from(
+    [None, -1, 0, 1, True, "x", "", [], {}, [1], 0.5, 2**70, "identity"]
+)
 
 
 @given(st.dictionaries(st.sampled_from(sorted(config())) | st.text(max_size=5), STRANGE))

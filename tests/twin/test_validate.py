@@ -255,7 +255,10 @@ def test_weights_behind_the_layers_may_be_prefetched_from_either_side() -> None:
 
 
 def test_eager_takes_one_stream_no_limits_and_no_prefetch() -> None:
-    eager = ("deployment.graph_mode", "eager"), ("super_kernel", [])
+    eager: tuple[tuple[str, object], ...] = (
+        ("deployment.graph_mode", "eager"),
+        ("super_kernel", []),
+    )
     assert broken("recipe_colocated", *eager).field == "stages[1].streams"
     serial = [{"name": "all", "streams": {"main": {"aic": 8}}}]
     assert broken("recipe_colocated", *eager, ("stages", serial)).field == "stages[0].streams.main"
@@ -284,7 +287,9 @@ def test_no_mutation_gives_anything_but_a_schedule_or_an_input_error(
             if isinstance(node[key], dict | list) and node[key] and data.draw(st.booleans()):
                 node = node[key]
                 continue
-            strange = st.sampled_from([None, -1, 0, 3, 2**40, "x", "", [], {}, True, 1.5, "add"])
+            strange: st.SearchStrategy[Any] = st.sampled_from(
+                [None, -1, 0, 3, 2**40, "x", "", [], {}, True, 1.5, "add"]
+            )
             node[key] = data.draw(strange)
             break
     try:
