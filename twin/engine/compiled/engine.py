@@ -1,0 +1,146 @@
+"""Running flat graphs: one at a time, with the same answers as the reference engine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hardware_models.errors import DeadlockError
+from twin.engine.compiled.flat import FlatGraph, flatten
+from twin.engine.compiled.kernel import MAKESPAN, run
+from twin.engine.compiled.layout import (
+    BOUNDS,
+    COUNTS,
+    DIE,
+    ENTRY,
+    GROUP,
+    LISTS,
+    RECORD,
+    RESOURCES,
+    SLOT,
+    WEIGHT,
+    Records,
+    Work,
+)
+from twin.engine.compiled.period import repeats
+from twin.engine.compiled.steady import PERIOD, Skip
+from twin.engine.compiled.waiting import deadlock_message
+from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
+from twin.engine.timeline import OpRecord, Timeline
+from twin.graph.step_graph import StepGraph
+
+
+def simulate(graph: StepGraph, options: EngineOptions = DEFAULT_OPTIONS) -> Timeline:
+    """Run one step; the same as :func:`twin.engine.reference.simulate`.
+
+    Raises:
+        InputError: an amount or a reference in the graph is impossible (see
+            :func:`twin.engine.checks.check_graph`).
+        DeadlockError: ops wait for each other, or for cores that the die does not have.
+    """
+    step = Step(flatten(graph))
+    if not step.run(options):
+        raise DeadlockError(deadlock_message(graph, step.flat, step.work))
+    return step.timeline()
+
+
+class Step:
+    """A flat graph with the memory to run it; runs are independent of each other."""
+
+    def __init__(self, flat: FlatGraph) -> None:
+        self.flat = flat
+        self.work = make_work(flat)
+        self._skip = make_skip(flat)
+
+    def run(self, options: EngineOptions = DEFAULT_OPTIONS, *, steady: bool = False) -> bool:
+        """Run the step; whether it came to its end.
+
+        With ``steady``, layers that only repeat are skipped: :attr:`makespan_us` is the
+        same, but skipped ops have no records.
+        """
+        g = self.flat.arrays
+        stops = options.unfinished_prefetch == "stops"
+        return run(g, self.work, self._skip, g.row_of, options.contention, stops, steady) == 0
+
+    @property
+    def records(self) -> Records:
+        """What the last full run recorded, one item per op; bounds by their number."""
+        return self.work.records
+
+    @property
+    def makespan_us(self) -> float:
+        """End of the last op that is no prefetch."""
+        return float(self.work.totals[MAKESPAN])
+
+    @property
+    def period_us(self) -> float:
+        """Time between the ends of two layers, after a steady run: what was repeated."""
+        return float(self.work.totals[PERIOD])
+
+    def timeline(self) -> Timeline:
+        """The records of the last full run as objects."""
+        rows = zip(self.records.tolist(), self.flat.prefetch.tolist(), strict=True)
+        return Timeline(
+            tuple(
+                OpRecord(i, *row[:6], BOUNDS[row[6]], prefetch)  # type: ignore[call-arg]
+                for i, (row, prefetch) in enumerate(rows)
+            )
+        )
+
+
+def make_work(flat: FlatGraph) -> Work:
+    """Memory for a run; the kernel sets what it needs."""
+    g = flat.arrays
+    ops, queues, dies = len(g.ops), flat.queues, flat.dies
+    fills = int(flat.prefetch.sum())
+    leaves = 1 << max(0, dies - 1).bit_length()
+    wide = max(queues, dies, 64) + 1
+    return Work(
+        slots=_records(queues, SLOT),
+        dies=_records(dies, DIE),
+        entries=_records(2 * fills + dies + 1, ENTRY),
+        weights=_records(len(g.weight_reads), WEIGHT),
+        groups=_records(len(g.group_start) - 1, GROUP),
+        records=_records(ops, RECORD),
+        when=np.empty(queues),
+        mask=np.empty(queues, np.uint8),
+        taken=np.empty(queues, np.uint8),
+        amount=np.empty(queues * RESOURCES),
+        part=np.empty(queues * RESOURCES),
+        spent=np.empty((queues, len(BOUNDS))),
+        speed=np.empty(queues),
+        bound=np.empty(queues, np.int32),
+        pool=np.empty(queues, np.int32),
+        open_deps=np.empty(ops, np.int32),
+        lists=np.empty((LISTS, wide), np.int32),
+        counts=np.empty(COUNTS, np.int64),
+        group_queues=np.empty(queues, np.int32),
+        group_dies=np.empty(RESOURCES * dies + 1, np.int32),
+        rising=np.empty(queues, np.int32),
+        used=np.empty(dies * RESOURCES, np.int32),
+        left=np.empty(dies * RESOURCES),
+        slope=np.empty(dies * RESOURCES),
+        level=np.empty(dies * RESOURCES),
+        tree=np.empty(2 * leaves),
+        totals=np.empty(3),
+    )
+
+
+def make_skip(flat: FlatGraph) -> Skip:
+    """Memory for the state of a layer, and how the graph repeats."""
+    queues, dies = flat.queues, flat.dies
+    entries = 2 * int(flat.prefetch.sum()) + dies + 1
+    return Skip(
+        repeats=repeats(flat.arrays),
+        slots=_records(queues, SLOT),
+        when=np.empty(queues),
+        mask=np.empty(queues, np.int32),
+        asks=np.empty(dies, np.int32),
+        pool=np.empty(queues, np.int32),
+        entry_count=np.empty(dies, np.int32),
+        entry_op=np.empty(entries, np.int32),
+        entry_bytes=np.empty(entries),
+    )
+
+
+def _records(count: int, dtype: np.dtype[np.void]) -> Records:
+    return np.zeros(count, dtype).view(np.recarray)

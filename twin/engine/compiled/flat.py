@@ -1,0 +1,229 @@
+"""FlatGraph: a StepGraph as flat arrays, made once and run often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hardware_models.demand import Cores, Demand
+from hardware_models.hardware import Hardware
+from twin.engine.checks import check_graph
+from twin.engine.compiled.layout import (
+    CUBE,
+    LATENCY,
+    NONE,
+    OP,
+    ROW,
+    VECTOR,
+    Floats,
+    GraphArrays,
+    Ints,
+    Records,
+)
+from twin.engine.fluid import BYTES_PER_US_AT_1_GBPS
+from twin.graph.step_graph import Op, StepGraph
+
+
+@dataclass(frozen=True)
+class FlatGraph:
+    """The arrays of a graph, and what they leave out.
+
+    ``prefetch`` says of each op whether it only brings a weight into L2.
+    """
+
+    arrays: GraphArrays
+    prefetch: np.ndarray
+
+    @property
+    def dies(self) -> int:
+        """Number of dies."""
+        return len(self.arrays.die_queues) - 1
+
+    @property
+    def queues(self) -> int:
+        """Number of streams of all dies."""
+        return len(self.arrays.queue_die)
+
+
+def flatten(graph: StepGraph) -> FlatGraph:
+    """One pass over the graph's ops; equal demands share a row.
+
+    Raises:
+        InputError: an amount or a reference in the graph is impossible (see
+            :func:`twin.engine.checks.check_graph`).
+        DeadlockError: an op asks for more cores than its die has.
+    """
+    check_graph(graph)
+    ops = graph.ops
+    die_at = {index: at for at, index in enumerate(sorted(die.index for die in graph.dies))}
+    keys = sorted({(die_at[op.die], op.stream) for op in ops})
+    queue_of = {key: queue for queue, key in enumerate(keys)}
+    queues = [queue_of[die_at[op.die], op.stream] for op in ops]
+    weights = _Numbers()
+    groups = _Numbers()
+    rows = RowTable()
+    klasses = _Numbers()
+    reads: list[int] = []
+    records = np.zeros(len(ops), OP)
+    values: list[tuple[object, ...]] = []
+    outs = _outs(ops, queues)
+    end_out = 0
+    for op, queue, out in zip(ops, queues, outs, strict=True):
+        die = die_at[op.die]
+        klass = klasses.of((rows.add(op.demand, op.cores),))
+        first_read = len(reads)
+        reads += [weights.of((die, read.weight)) for read in op.demand.weights]
+        fills = op.demand.fills
+        first_out, end_out = end_out, end_out + len(out)
+        values.append(
+            (
+                queue,
+                klass,
+                0,
+                first_out,
+                end_out,
+                first_read,
+                NONE if fills is None else weights.of((die, fills.weight)),
+                NONE if op.rendezvous is None else groups.of((op.rendezvous,)),
+                die if op.peer is None else die_at[op.peer],
+                op.gap_us,
+                op.release_us,
+            )
+        )
+    records[:] = values
+    flat_out = np.array([i for out in outs for i in out], np.int32)
+    records["deps"] = np.bincount(flat_out, minlength=len(ops))
+    order, starts = _by_number(queues, len(keys))
+    group_of = records["group"]
+    members = np.flatnonzero(group_of != NONE)
+    group_order, group_starts = _by_number(group_of[members], len(groups))
+    row_array, read_bytes = rows.arrays()
+    queue_die = np.array([die for die, _ in keys], np.int32)
+    read_weight = np.array(reads, np.int32)
+    arrays = GraphArrays(
+        ops=records.view(np.recarray),
+        rows=row_array,
+        row_of=np.arange(len(klasses), dtype=np.int32),
+        out=flat_out,
+        read_weight=read_weight,
+        read_bytes=read_bytes,
+        die_queues=np.searchsorted(queue_die, np.arange(len(die_at) + 1)).astype(np.int32),
+        queue_die=queue_die,
+        queue_start=starts,
+        queue_ops=order,
+        group_start=group_starts,
+        group_ops=members[group_order].astype(np.int32),
+        weight_reads=np.bincount(read_weight, minlength=len(weights)).astype(np.int32),
+        marks=np.array(graph.period_marks, np.int32),
+        head_scale=np.zeros(0),
+        limits=np.array(
+            [graph.hardware.count("aic_count"), graph.hardware.count("aiv_count")], np.int32
+        ),
+        rates=rates_of(graph.hardware),
+    )
+    return FlatGraph(arrays, np.array([op.demand.fills is not None for op in ops], bool))
+
+
+def rates_of(hardware: Hardware) -> Floats:
+    """Rates of the five resources in bytes/us, usable L2 bytes, and pollution."""
+    names = ("hbm_read_gbps", "l2_gbps", "sdma_gbps", "link_gbps", "link_gbps")
+    rates = [hardware[name] * BYTES_PER_US_AT_1_GBPS for name in names]
+    return np.array([*rates, hardware["l2_usable_bytes"], hardware["l2_pollution"]])
+
+
+class RowTable:
+    """Demands with the cores they are for, each once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[object, ...], int] = {}
+        self._values: list[tuple[object, ...]] = []
+        self._bytes: list[float] = []
+
+    def add(self, demand: Demand, cores: Cores) -> int:
+        """The number of the row with this demand; names of weights do not matter."""
+        sizes = tuple(read.bytes for read in demand.weights)
+        fill = 0.0 if demand.fills is None else demand.fills.bytes
+        key = (
+            cores.aic,
+            cores.aiv,
+            demand.head_us,
+            demand.cube_us,
+            demand.vector_us,
+            demand.latency_us,
+            demand.hbm_bytes,
+            demand.hbm_cap_gbps,
+            demand.l2_cap_gbps,
+            demand.sdma_bytes,
+            demand.link_bytes,
+            fill,
+            sizes,
+        )
+        number = self._rows.setdefault(key, len(self._values))
+        if number == len(self._values):
+            self._values.append(self._row(demand, cores, fill, sizes))
+            self._bytes += sizes
+        return number
+
+    def _row(
+        self, demand: Demand, cores: Cores, fill: float, sizes: Sequence[float]
+    ) -> tuple[object, ...]:
+        asked = demand.hbm_bytes
+        for size in sizes:
+            asked += size
+        private_us, bound = demand.cube_us, CUBE
+        if demand.vector_us > private_us:
+            private_us, bound = demand.vector_us, VECTOR
+        if demand.latency_us > private_us:
+            private_us, bound = demand.latency_us, LATENCY
+        return (
+            cores.aic,
+            cores.aiv,
+            len(sizes),
+            len(self._bytes),
+            bound,
+            private_us,
+            demand.head_us,
+            asked,
+            demand.hbm_cap_gbps * BYTES_PER_US_AT_1_GBPS,
+            demand.l2_cap_gbps * BYTES_PER_US_AT_1_GBPS,
+            demand.sdma_bytes,
+            demand.link_bytes,
+            fill,
+        )
+
+    def arrays(self) -> tuple[Records, Floats]:
+        """The rows, and the bytes of the weights that they read."""
+        return np.array(self._values, ROW).view(np.recarray), np.array(self._bytes, np.float64)
+
+
+class _Numbers:
+    """Numbers for keys, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[object, ...], int] = {}
+
+    def of(self, key: tuple[object, ...]) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+def _outs(ops: Sequence[Op], queues: Sequence[int]) -> list[list[int]]:
+    """Dependents of each op, without those that its queue's order implies."""
+    outs: list[list[int]] = [[] for _ in ops]
+    for op, queue in zip(ops, queues, strict=True):
+        for dep in dict.fromkeys(op.deps):
+            if dep >= op.index or queues[dep] != queue:
+                outs[dep].append(op.index)
+    return outs
+
+
+def _by_number(numbers: Sequence[int] | np.ndarray, count: int) -> tuple[Ints, Ints]:
+    """Places sorted by their number, in order within each, and where each number starts."""
+    array = np.asarray(numbers, np.int32)
+    order = np.argsort(array, kind="stable").astype(np.int32)
+    starts = np.searchsorted(array[order], np.arange(count + 1)).astype(np.int32)
+    return order, starts
