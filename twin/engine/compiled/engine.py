@@ -6,7 +6,7 @@ import numpy as np
 
 from hardware_models.errors import DeadlockError
 from twin.engine.compiled.flat import FlatGraph, flatten
-from twin.engine.compiled.kernel import MAKESPAN, run
+from twin.engine.compiled.kernel import run
 from twin.engine.compiled.layout import (
     BOUNDS,
     COUNTS,
@@ -14,15 +14,20 @@ from twin.engine.compiled.layout import (
     ENTRY,
     GROUP,
     LISTS,
+    LOAD,
+    MAKESPAN,
+    PERIOD,
     RECORD,
+    RESOURCE,
     RESOURCES,
     SLOT,
-    WEIGHT,
+    Floats,
+    Ints,
     Records,
     Work,
 )
 from twin.engine.compiled.period import repeats
-from twin.engine.compiled.steady import PERIOD, Skip
+from twin.engine.compiled.steady import Skip
 from twin.engine.compiled.waiting import deadlock_message
 from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
 from twin.engine.timeline import OpRecord, Timeline
@@ -57,9 +62,39 @@ class Step:
         With ``steady``, layers that only repeat are skipped: :attr:`makespan_us` is the
         same, but skipped ops have no records.
         """
-        g = self.flat.arrays
-        stops = options.unfinished_prefetch == "stops"
-        return run(g, self.work, self._skip, g.row_of, options.contention, stops, steady) == 0
+        flat = self.flat
+        answers = self.run_many(flat.row_of[None, :], options, steady=steady)
+        return bool(answers[0, 2] == 0.0)
+
+    def run_many(
+        self,
+        rows_of: Ints,
+        options: EngineOptions = DEFAULT_OPTIONS,
+        *,
+        rates: Floats | None = None,
+        rates_of: Ints | None = None,
+        steady: bool = False,
+    ) -> Floats:
+        """Run the step with other numbers; see :func:`twin.engine.compiled.kernel.run`.
+
+        Returns:
+            [run, 3]: makespan and period in us, and how many queues did not end.
+        """
+        count = len(rows_of)
+        answers = np.empty((count, 3))
+        run(
+            self.flat.arrays,
+            self.work,
+            self._skip,
+            rows_of,
+            self.flat.rates[None, :] if rates is None else rates,
+            np.zeros(count, np.int32) if rates_of is None else rates_of,
+            answers,
+            options.contention,
+            options.unfinished_prefetch == "stops",
+            steady,
+        )
+        return answers
 
     @property
     def records(self) -> Records:
@@ -98,30 +133,30 @@ def make_work(flat: FlatGraph) -> Work:
         slots=_records(queues, SLOT),
         dies=_records(dies, DIE),
         entries=_records(2 * fills + dies + 1, ENTRY),
-        weights=_records(len(g.weight_reads), WEIGHT),
         groups=_records(len(g.group_start) - 1, GROUP),
         records=_records(ops, RECORD),
         when=np.empty(queues),
         mask=np.empty(queues, np.uint8),
         taken=np.empty(queues, np.uint8),
-        amount=np.empty(queues * RESOURCES),
-        part=np.empty(queues * RESOURCES),
+        loads=_records(queues * RESOURCES, LOAD),
+        resources=_records(dies * RESOURCES, RESOURCE),
         spent=np.empty((queues, len(BOUNDS))),
         speed=np.empty(queues),
         bound=np.empty(queues, np.int32),
         pool=np.empty(queues, np.int32),
         open_deps=np.empty(ops, np.int32),
+        weight_first=np.empty(len(g.weight_reads), np.int32),
+        was_read=np.empty(len(g.weight_reads), np.int32),
+        reads_left=np.empty(len(g.weight_reads), np.int32),
         lists=np.empty((LISTS, wide), np.int32),
         counts=np.empty(COUNTS, np.int64),
         group_queues=np.empty(queues, np.int32),
         group_dies=np.empty(RESOURCES * dies + 1, np.int32),
         rising=np.empty(queues, np.int32),
         used=np.empty(dies * RESOURCES, np.int32),
-        left=np.empty(dies * RESOURCES),
-        slope=np.empty(dies * RESOURCES),
-        level=np.empty(dies * RESOURCES),
         tree=np.empty(2 * leaves),
         totals=np.empty(3),
+        rates=np.empty(7),
     )
 
 
@@ -130,7 +165,7 @@ def make_skip(flat: FlatGraph) -> Skip:
     queues, dies = flat.queues, flat.dies
     entries = 2 * int(flat.prefetch.sum()) + dies + 1
     return Skip(
-        repeats=repeats(flat.arrays),
+        repeats=repeats(flat),
         slots=_records(queues, SLOT),
         when=np.empty(queues),
         mask=np.empty(queues, np.int32),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from hardware_models.demand import Cores, Demand
 from hardware_models.hardware import Hardware
@@ -30,11 +31,15 @@ from twin.graph.step_graph import Op, StepGraph
 class FlatGraph:
     """The arrays of a graph, and what they leave out.
 
-    ``prefetch`` says of each op whether it only brings a weight into L2.
+    ``row_of`` gives each class of ops its row, ``rates`` are those of the hardware (see
+    :class:`twin.engine.compiled.layout.Work`), ``prefetch`` says of each op whether it only
+    brings a weight into L2.
     """
 
     arrays: GraphArrays
-    prefetch: np.ndarray
+    row_of: Ints
+    rates: Floats
+    prefetch: npt.NDArray[np.bool_]
 
     @property
     def dies(self) -> int:
@@ -64,7 +69,6 @@ def flatten(graph: StepGraph) -> FlatGraph:
     weights = _Numbers()
     groups = _Numbers()
     rows = RowTable()
-    klasses = _Numbers()
     reads: list[int] = []
     records = np.zeros(len(ops), OP)
     values: list[tuple[object, ...]] = []
@@ -72,7 +76,7 @@ def flatten(graph: StepGraph) -> FlatGraph:
     end_out = 0
     for op, queue, out in zip(ops, queues, outs, strict=True):
         die = die_at[op.die]
-        klass = klasses.of((rows.add(op.demand, op.cores),))
+        klass = rows.add(op.demand, op.cores, op.gap_us)
         first_read = len(reads)
         reads += [weights.of((die, read.weight)) for read in op.demand.weights]
         fills = op.demand.fills
@@ -81,20 +85,17 @@ def flatten(graph: StepGraph) -> FlatGraph:
             (
                 queue,
                 klass,
-                0,
                 first_out,
                 end_out,
                 first_read,
                 NONE if fills is None else weights.of((die, fills.weight)),
                 NONE if op.rendezvous is None else groups.of((op.rendezvous,)),
                 die if op.peer is None else die_at[op.peer],
-                op.gap_us,
                 op.release_us,
             )
         )
     records[:] = values
     flat_out = np.array([i for out in outs for i in out], np.int32)
-    records["deps"] = np.bincount(flat_out, minlength=len(ops))
     order, starts = _by_number(queues, len(keys))
     group_of = records["group"]
     members = np.flatnonzero(group_of != NONE)
@@ -105,7 +106,7 @@ def flatten(graph: StepGraph) -> FlatGraph:
     arrays = GraphArrays(
         ops=records.view(np.recarray),
         rows=row_array,
-        row_of=np.arange(len(klasses), dtype=np.int32),
+        deps=np.bincount(flat_out, minlength=len(ops)).astype(np.int32),
         out=flat_out,
         read_weight=read_weight,
         read_bytes=read_bytes,
@@ -121,9 +122,13 @@ def flatten(graph: StepGraph) -> FlatGraph:
         limits=np.array(
             [graph.hardware.count("aic_count"), graph.hardware.count("aiv_count")], np.int32
         ),
-        rates=rates_of(graph.hardware),
     )
-    return FlatGraph(arrays, np.array([op.demand.fills is not None for op in ops], bool))
+    return FlatGraph(
+        arrays,
+        row_of=np.arange(len(row_array), dtype=np.int32),
+        rates=rates_of(graph.hardware),
+        prefetch=records["fills"] != NONE,
+    )
 
 
 def rates_of(hardware: Hardware) -> Floats:
@@ -134,18 +139,19 @@ def rates_of(hardware: Hardware) -> Floats:
 
 
 class RowTable:
-    """Demands with the cores they are for, each once."""
+    """Demands with the cores they are for and the launch gap before them, each once."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[object, ...], int] = {}
         self._values: list[tuple[object, ...]] = []
         self._bytes: list[float] = []
 
-    def add(self, demand: Demand, cores: Cores) -> int:
+    def add(self, demand: Demand, cores: Cores, gap_us: float) -> int:
         """The number of the row with this demand; names of weights do not matter."""
         sizes = tuple(read.bytes for read in demand.weights)
         fill = 0.0 if demand.fills is None else demand.fills.bytes
         key = (
+            gap_us,
             cores.aic,
             cores.aiv,
             demand.head_us,
@@ -162,12 +168,17 @@ class RowTable:
         )
         number = self._rows.setdefault(key, len(self._values))
         if number == len(self._values):
-            self._values.append(self._row(demand, cores, fill, sizes))
+            self._values.append(self._row(demand, cores, gap_us, fill, sizes))
             self._bytes += sizes
         return number
 
     def _row(
-        self, demand: Demand, cores: Cores, fill: float, sizes: Sequence[float]
+        self,
+        demand: Demand,
+        cores: Cores,
+        gap_us: float,
+        fill: float,
+        sizes: Sequence[float],
     ) -> tuple[object, ...]:
         asked = demand.hbm_bytes
         for size in sizes:
@@ -178,12 +189,14 @@ class RowTable:
         if demand.latency_us > private_us:
             private_us, bound = demand.latency_us, LATENCY
         return (
+            0,
             cores.aic,
             cores.aiv,
             len(sizes),
             len(self._bytes),
             bound,
             private_us,
+            gap_us,
             demand.head_us,
             asked,
             demand.hbm_cap_gbps * BYTES_PER_US_AT_1_GBPS,
@@ -192,6 +205,13 @@ class RowTable:
             demand.link_bytes,
             fill,
         )
+
+    def absent(self) -> int:
+        """The number of the row of ops that are not there."""
+        number = self._rows.setdefault(("absent",), len(self._values))
+        if number == len(self._values):
+            self._values.append((1, *[0] * (len(ROW.names or ()) - 1)))
+        return number
 
     def arrays(self) -> tuple[Records, Floats]:
         """The rows, and the bytes of the weights that they read."""

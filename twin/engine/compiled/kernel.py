@@ -10,56 +10,44 @@ from twin.engine.compiled.layout import (
     ALL_DONE,
     ASKS,
     BODY,
-    CORES,
-    DEPS,
     DIRTY,
     ENDING,
     ENDS,
     FREE_ENTRY,
-    HEAD,
     IN_HEAD,
-    MARK,
+    MAKESPAN,
     MARK_HIT,
     MEMBERS,
     NONE,
-    PEER,
     PEERS,
-    READY,
+    PERIOD,
     STACK,
     STARTING,
     STARTS,
     TOUCHED,
     WAKE,
+    Floats,
     GraphArrays,
     Ints,
-    Records,
     Work,
 )
 from twin.engine.compiled.residency import POLLUTION, end_fill, pollute, read, start_fill
 from twin.engine.compiled.sharing import (
     advance,
     alone,
+    copy,
     end_due,
     join,
     leave,
     make_body,
-    on_grid,
     push,
     set_speed,
-    set_timer,
     share_rates,
     sort_ints,
     takes_no_time,
 )
 from twin.engine.compiled.steady import HAVE, Skip, snapshot_or_skip
-
-MAKESPAN = 0
-"""Place in ``Work.totals``: end of the last op that is no prefetch."""
-
-
-@part
-def _row(g: GraphArrays, row_of: Ints, i: int) -> Records:
-    return g.rows[row_of[g.ops[i].klass]]
+from twin.engine.compiled.streams import arrive, end_op, pass_over, row_at, start_head, wake_queues
 
 
 @part
@@ -81,21 +69,20 @@ def _reset(g: GraphArrays, w: Work) -> None:
         die.empty = 0
         die.held = 0.0
         w.lists[TOUCHED, d] = d
-    for i in range(len(w.weights)):
-        w.weights[i].first = NONE
-        w.weights[i].was_read = 0
-        w.weights[i].reads_left = g.weight_reads[i]
+    w.weight_first[:] = NONE
+    w.was_read[:] = 0
+    copy(w.reads_left, g.weight_reads)
+    copy(w.open_deps, g.deps)
     for i in range(len(w.groups)):
         w.groups[i].waiting = 0
         w.groups[i].ended = 0
-    for i in range(len(g.ops)):
-        w.open_deps[i] = g.ops[i].deps
     w.tree[:] = inf
     w.when[:] = inf
     w.mask[:] = 0
     w.taken[:] = 0
     w.spent[:] = 0.0
-    w.slope[:] = 0.0
+    for i in range(len(w.resources)):
+        w.resources[i].slope = 0.0
     w.totals[:] = 0.0
     w.counts[:] = 0
     w.counts[TOUCHED] = len(w.dies)
@@ -105,6 +92,7 @@ def _reset(g: GraphArrays, w: Work) -> None:
         slot = w.slots[q]
         slot.position = g.queue_start[q]
         slot.previous_us = 0.0
+        slot.fresh = 1
         slot.entry = NONE
         slot.seen = 0
         push(w, WAKE, q)
@@ -115,177 +103,6 @@ def _touch(w: Work, die: int) -> None:
     if not w.dies[die].touched:
         w.dies[die].touched = 1
         push(w, TOUCHED, die)
-
-
-@part
-def _ask_later(w: Work, die: int) -> None:
-    if not w.dies[die].asking:
-        w.dies[die].asking = 1
-        push(w, ASKS, die)
-
-
-# Streams: rules 2 to 4.
-
-
-@part
-def _head(g: GraphArrays, w: Work, row_of: Ints, q: int, now: float) -> None:
-    """Start the front op of a queue: its cores are granted."""
-    slot = w.slots[q]
-    head_us = _row(g, row_of, slot.op).head_us
-    if len(g.head_scale) > 0:
-        head_us *= g.head_scale[slot.op]
-    slot.start_us = now
-    slot.head_end_us = on_grid(now + head_us)
-    if slot.head_end_us > now:
-        slot.state = IN_HEAD
-        set_timer(g, w, q, slot.head_end_us)
-    else:
-        slot.state = MEMBERS
-        push(w, STARTS, q)
-
-
-@part
-def _arrive(g: GraphArrays, w: Work, row_of: Ints, q: int, stops: bool, now: float) -> bool:
-    """Let a ready op go on; whether it is a prefetch that does nothing."""
-    slot = w.slots[q]
-    fill = g.ops[slot.op].fills
-    if stops and fill != NONE and w.weights[fill].was_read:
-        return True
-    row = _row(g, row_of, slot.op)
-    if row.aic == 0 and row.aiv == 0:
-        _head(g, w, row_of, q, now)
-        return False
-    die = g.queue_die[q]
-    slot.state = CORES
-    slot.ready_us = now
-    base = g.die_queues[die]
-    place = base + w.dies[die].asks
-    while place > base:
-        other = w.pool[place - 1]
-        if w.slots[other].ready_us < now or (w.slots[other].ready_us == now and other < q):
-            break
-        w.pool[place] = other
-        place -= 1
-    w.pool[place] = q
-    w.dies[die].asks += 1
-    _ask_later(w, die)
-    return False
-
-
-@part
-def _tell(g: GraphArrays, w: Work, q: int, end_us: float, steady: bool) -> None:
-    """The front op of a queue has ended: dependents and the next op may go on."""
-    slot = w.slots[q]
-    op = g.ops[slot.op]
-    for i in range(op.first_out, op.end_out):
-        dependent = g.out[i]
-        w.open_deps[dependent] -= 1
-        if w.open_deps[dependent] == 0:
-            other = g.ops[dependent].queue
-            if w.slots[other].state == DEPS and w.slots[other].op == dependent:
-                w.slots[other].state = READY
-                push(w, WAKE, other)
-    if op.fills == NONE:
-        w.totals[MAKESPAN] = max(w.totals[MAKESPAN], end_us)
-    if steady and w.counts[MARK] < len(g.marks) and slot.op == g.marks[w.counts[MARK]]:
-        w.counts[MARK_HIT] = w.counts[MARK]
-        w.counts[MARK] += 1
-    slot.previous_us = end_us
-    slot.position += 1
-    slot.state = READY
-    push(w, WAKE, q)
-
-
-@part
-def _skip(g: GraphArrays, w: Work, q: int, now: float, steady: bool) -> None:
-    """Record and pass a prefetch of a weight that was already read."""
-    slot = w.slots[q]
-    record = w.records[slot.op]
-    record.start_us = now
-    record.end_us = now
-    record.wait_us = now - slot.previous_us
-    record.peer_wait_us = 0.0
-    record.body_us = 0.0
-    record.resident = 0.0
-    record.bound = HEAD
-    _tell(g, w, q, now, steady)
-
-
-@part
-def _wake_queues(
-    g: GraphArrays, w: Work, row_of: Ints, stops: bool, now: float, steady: bool
-) -> None:
-    """Let queues look at their front op."""
-    while w.counts[WAKE] > 0:
-        w.counts[WAKE] -= 1
-        q = w.lists[WAKE, w.counts[WAKE]]
-        slot = w.slots[q]
-        if slot.position == g.queue_start[q + 1]:
-            slot.state = ALL_DONE
-            continue
-        i = g.queue_ops[slot.position]
-        slot.op = i
-        if w.open_deps[i] > 0:
-            slot.state = DEPS
-            continue
-        op = g.ops[i]
-        ready_us = on_grid(max(slot.previous_us + op.gap_us, now, op.release_us))
-        if ready_us > now:
-            slot.state = READY
-            set_timer(g, w, q, ready_us)
-        elif _arrive(g, w, row_of, q, stops, now):
-            _skip(g, w, q, now, steady)
-
-
-@part
-def _longest(w: Work, q: int) -> int:
-    """What held the body of a queue for most of its time; the earlier one in ties."""
-    seen = w.slots[q].seen
-    if seen == 0:
-        return HEAD
-    if seen < 16:
-        w.spent[q, seen - 1] = 0.0
-        return int(seen) - 1
-    best, bound = -1.0, HEAD
-    shift = 32
-    while shift >= 0:
-        code = (seen >> shift) & 15
-        shift -= 4
-        if code > 0:
-            spent = w.spent[q, code - 1]
-            w.spent[q, code - 1] = 0.0
-            if spent > best:
-                best, bound = spent, code - 1
-    return bound
-
-
-@part
-def _end_op(g: GraphArrays, w: Work, row_of: Ints, q: int, now: float, steady: bool) -> None:
-    """Record the front op of a queue, give back its cores and tell who waits for it."""
-    slot = w.slots[q]
-    record = w.records[slot.op]
-    own_us = slot.body_end_us - slot.body_start_us
-    head_us = slot.head_end_us - slot.start_us
-    peer_us = (slot.body_start_us - slot.head_end_us) + (now - slot.body_end_us)
-    bound = _longest(w, q)
-    if peer_us > own_us and peer_us > head_us:
-        bound = PEER
-    elif head_us >= own_us:
-        bound = HEAD
-    record.start_us = slot.start_us
-    record.end_us = now
-    record.wait_us = slot.start_us - slot.previous_us
-    record.peer_wait_us = peer_us
-    record.body_us = now - slot.head_end_us
-    record.resident = slot.resident
-    record.bound = bound
-    row = _row(g, row_of, slot.op)
-    if row.aic > 0 or row.aiv > 0:
-        die = g.queue_die[q]
-        w.dies[die].aic += row.aic
-        w.dies[die].aiv += row.aiv
-        _ask_later(w, die)
-    _tell(g, w, q, now, steady)
 
 
 # One instant: rule 8.
@@ -306,18 +123,18 @@ def _end_bodies(g: GraphArrays, w: Work, row_of: Ints, now: float, steady: bool)
         die = g.queue_die[q]
         if slot.entry != NONE:
             end_fill(g, w, die, q, now)
-        elif g.ops[slot.op].fills == NONE and g.rates[POLLUTION] > 0.0 and slot.hbm > 0.0:
-            pollute(g, w, die, slot.hbm * g.rates[POLLUTION], now)
+        elif g.ops[slot.op].fills == NONE and w.rates[POLLUTION] > 0.0 and slot.hbm > 0.0:
+            pollute(g, w, die, slot.hbm * w.rates[POLLUTION], now)
         group = g.ops[slot.op].group
         if group == NONE:
-            _end_op(g, w, row_of, q, now, steady)
+            end_op(g, w, row_of, q, now, steady)
             continue
         slot.state = PEERS
         w.groups[group].ended += 1
         first, end = g.group_start[group], g.group_start[group + 1]
         if w.groups[group].ended == end - first:
             for j in range(first, end):
-                _end_op(g, w, row_of, g.ops[g.group_ops[j]].queue, now, steady)
+                end_op(g, w, row_of, g.ops[g.group_ops[j]].queue, now, steady)
 
 
 @part
@@ -330,13 +147,13 @@ def _grant_cores(g: GraphArrays, w: Work, row_of: Ints, now: float) -> None:
         served = 0
         while served < die.asks:
             q = w.pool[base + served]
-            row = _row(g, row_of, w.slots[q].op)
+            row = row_at(g, row_of, w.slots[q].op)
             if row.aic > die.aic or row.aiv > die.aiv:
                 break
             die.aic -= row.aic
             die.aiv -= row.aiv
             served += 1
-            _head(g, w, row_of, q, now)
+            start_head(g, w, row_of, q, now)
         if served > 0:
             die.asks -= served
             for j in range(base, base + die.asks):
@@ -350,7 +167,7 @@ def _start_body(
 ) -> None:
     slot = w.slots[q]
     op = g.ops[slot.op]
-    row = _row(g, row_of, slot.op)
+    row = row_at(g, row_of, slot.op)
     die = g.queue_die[q]
     resident = 0.0
     if row.reads > 0:
@@ -358,17 +175,17 @@ def _start_body(
     mask = make_body(g, w, q, row, resident, now)
     slot.body_start_us = now
     if op.fills != NONE:
-        if stops and w.weights[op.fills].was_read:
+        if stops and w.was_read[op.fills]:
             slot.state = ENDING
             push(w, ENDS, q)
             return
         start_fill(w, die, op.fills, slot.op, q, row.fill_bytes)
-    if takes_no_time(g, w, q, mask):
+    if takes_no_time(w, q):
         end_due(w, q, now)
     elif contention and mask:
         join(g, w, q, mask)
     else:
-        alone(g, w, q, mask)
+        alone(w, q)
         set_speed(g, w, q, w.speed[q], w.bound[q], now)
 
 
@@ -407,7 +224,7 @@ def _settle(
     steady: bool,
 ) -> None:
     while True:
-        _wake_queues(g, w, row_of, stops, now, steady)
+        wake_queues(g, w, row_of, stops, now, steady)
         if w.counts[ENDS] > 0:
             _end_bodies(g, w, row_of, now, steady)
         elif w.counts[ASKS] > 0:
@@ -471,8 +288,39 @@ def _fire(g: GraphArrays, w: Work, row_of: Ints, stops: bool, now: float, steady
             elif state == IN_HEAD:
                 w.slots[q].state = MEMBERS
                 push(w, STARTS, q)
-            elif _arrive(g, w, row_of, q, stops, now):
-                _skip(g, w, q, now, steady)
+            elif arrive(g, w, row_of, q, stops, now):
+                pass_over(g, w, q, now, steady)
+
+
+@part
+def _run_once(
+    g: GraphArrays,
+    w: Work,
+    skip: Skip,
+    row_of: Ints,
+    contention: bool,
+    stops: bool,
+    steady: bool,
+) -> int:
+    """One step; how many queues did not come to their end."""
+    _reset(g, w)
+    skip.repeats[HAVE] = 0
+    now = 0.0
+    while True:
+        _settle(g, w, row_of, contention, stops, now, steady)
+        if steady and w.counts[MARK_HIT] != NONE:
+            snapshot_or_skip(g, w, skip, row_of, now)
+            w.counts[MARK_HIT] = NONE
+        _update_tree(g, w)
+        now = w.tree[1]
+        if now == inf:
+            break
+        _fire(g, w, row_of, stops, now, steady)
+    unfinished = 0
+    for q in range(len(w.slots)):
+        if w.slots[q].state != ALL_DONE:
+            unfinished += 1
+    return unfinished
 
 
 def _make_run(stamp: int) -> Callable[..., int]:
@@ -480,35 +328,32 @@ def _make_run(stamp: int) -> Callable[..., int]:
         g: GraphArrays,
         w: Work,
         skip: Skip,
-        row_of: Ints,
+        rows_of: Ints,
+        rates: Floats,
+        rates_of: Ints,
+        answers: Floats,
         contention: bool,
         stops: bool,
         steady: bool,
     ) -> int:
-        """Run one step; how many queues did not come to their end (0: no deadlock).
+        """Run a step with different numbers, one run for each line of ``rows_of``.
 
-        ``row_of`` gives each class of ops its demand.  With ``steady``, layers that only
-        repeat are skipped: their records are not written, all times stay right.
+        A line of ``rows_of`` gives each class of ops its row, ``rates_of`` the line of
+        ``rates`` that holds.  A line of ``answers`` gets the makespan, the time between the
+        last two layers' ends, and how many queues did not come to their end (0: no deadlock).
+        With ``steady``, layers that only repeat are skipped: their records are not written,
+        all times stay right.
+
+        Returns:
+            The stamp of the sources.
         """
-        version = stamp
-        _reset(g, w)
-        skip.repeats[HAVE] = 0
-        now = 0.0
-        while True:
-            _settle(g, w, row_of, contention, stops, now, steady)
-            if steady and w.counts[MARK_HIT] != NONE:
-                snapshot_or_skip(g, w, skip, row_of, now)
-                w.counts[MARK_HIT] = NONE
-            _update_tree(g, w)
-            now = w.tree[1]
-            if now == inf:
-                break
-            _fire(g, w, row_of, stops, now, steady)
-        unfinished = 0
-        for q in range(len(w.slots)):
-            if w.slots[q].state != ALL_DONE:
-                unfinished += 1
-        return unfinished if version else 0
+        for i in range(len(rows_of)):
+            copy(w.rates, rates[rates_of[i]])
+            unfinished = _run_once(g, w, skip, rows_of[i], contention, stops, steady)
+            answers[i, 0] = w.totals[MAKESPAN]
+            answers[i, 1] = w.totals[PERIOD]
+            answers[i, 2] = unfinished
+        return stamp
 
     return kernel(run)
 

@@ -36,14 +36,12 @@ OP = np.dtype(
     [
         ("queue", "i4"),
         ("klass", "i4"),  # its demand is rows[row_of[klass]]
-        ("deps", "i4"),  # deps that its queue's order does not imply
         ("first_out", "i4"),  # its dependents are out[first_out:end_out]
         ("end_out", "i4"),
         ("first_read", "i4"),  # the weights it reads are read_weight[first_read:...]
         ("fills", "i4"),  # the weight that it prefetches
         ("group", "i4"),  # its collective
         ("peer", "i4"),  # the die at the other end of its link; its own without a peer
-        ("gap_us", "f8"),
         ("release_us", "f8"),
     ],
     align=True,
@@ -51,12 +49,14 @@ OP = np.dtype(
 
 ROW = np.dtype(
     [
+        ("absent", "i4"),  # as if the op were not there
         ("aic", "i4"),
         ("aiv", "i4"),
         ("reads", "i4"),  # how many weights it reads, and where their bytes are
         ("first_bytes", "i4"),
         ("private_bound", "i4"),  # the longest of cube, vector and latency
         ("private_us", "f8"),
+        ("gap_us", "f8"),
         ("head_us", "f8"),
         ("asked", "f8"),  # bytes from memory, weights included
         ("hbm_cap", "f8"),  # bytes/us, 0 = none
@@ -73,6 +73,8 @@ SLOT = np.dtype(
         ("op", "i4"),  # the front op of the queue
         ("position", "i4"),
         ("state", "i4"),
+        ("fresh", "i4"),  # no op of the queue has been ready yet
+        ("loads", "i4"),
         ("bound", "i4"),
         ("cap_bound", "i4"),
         ("seen", "i8"),  # bounds in the order met, four bits each
@@ -136,7 +138,14 @@ ENTRY = np.dtype(
     align=True,
 )
 
-WEIGHT = np.dtype([("first", "i4"), ("was_read", "i4"), ("reads_left", "i4")], align=True)
+# What a body loads: the places [queue * RESOURCES + 0, 1, ...] in the resources' order.
+LOAD = np.dtype(
+    [("resource", "i4"), ("kind", "i4"), ("amount", "f8"), ("part", "f8")], align=True
+)  # kind: its number on its die; part: amount / the body's largest load
+
+# A resource while rates are shared, at [die * RESOURCES + kind].
+RESOURCE = np.dtype([("left", "f8"), ("slope", "f8"), ("level", "f8")], align=True)
+
 GROUP = np.dtype([("waiting", "i4"), ("ended", "i4")], align=True)
 
 RECORD = np.dtype(
@@ -152,6 +161,10 @@ RECORD = np.dtype(
     align=True,
 )
 
+MAKESPAN, PERIOD, TAKEN_US = range(3)
+"""Places in ``Work.totals``: end of the last op that is no prefetch, time between the ends of
+the last two layers, end of the last layer."""
+
 # Work lists, and other counts that live beside their lengths.
 WAKE, ENDS, ASKS, STARTS, STARTING, DIRTY, TOUCHED, STACK, LISTS = range(9)
 FREE_ENTRY, NEXT_ENTRY, MARK, MARK_HIT, COUNTS = 9, 10, 11, 12, 13
@@ -162,13 +175,14 @@ class GraphArrays(NamedTuple):
 
     ``die_queues[d] : die_queues[d + 1]`` are a die's queues, ``queue_start[q] :
     queue_start[q + 1]`` a queue's part of ``queue_ops``, ``group_start`` likewise of
-    ``group_ops``.  ``marks`` are the ops that end a layer.  ``limits`` holds aic, aiv.
-    ``rates`` are those of the five resources; then usable L2 bytes and pollution.
+    ``group_ops``.  ``deps`` counts the deps of each op that its queue's order does not imply.
+    ``marks`` are the ops that end a layer.  ``limits`` holds aic, aiv.  ``head_scale``, where
+    it is not empty, stretches the head of each op.
     """
 
     ops: Records
     rows: Records
-    row_of: Ints
+    deps: Ints
     out: Ints
     read_weight: Ints
     read_bytes: Floats
@@ -182,7 +196,6 @@ class GraphArrays(NamedTuple):
     marks: Ints
     head_scale: Floats
     limits: Ints
-    rates: Floats
 
 
 class Work(NamedTuple):
@@ -191,27 +204,27 @@ class Work(NamedTuple):
     slots: Records
     dies: Records
     entries: Records
-    weights: Records
     groups: Records
     records: Records
     when: Floats  # the next timer of each queue
     mask: Bytes  # resources that each queue's body loads, by bit
     taken: Bytes
-    amount: Floats  # [queue * RESOURCES + resource], bytes
-    part: Floats  # amount / weight
+    loads: Records
+    resources: Records
     spent: Floats  # [queue, bound], us
     speed: Floats  # answers of the sharing
     bound: Ints
     pool: Ints
     open_deps: Ints
+    weight_first: Ints  # the entries of each weight
+    was_read: Ints
+    reads_left: Ints
     lists: Ints
     counts: npt.NDArray[np.int64]
     group_queues: Ints
     group_dies: Ints
     rising: Ints
     used: Ints
-    left: Floats
-    slope: Floats
-    level: Floats
     tree: Floats  # least timer of each die, as a tournament
     totals: Floats
+    rates: Floats  # of the five resources; then usable L2 bytes and pollution

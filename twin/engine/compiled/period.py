@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from twin.engine.compiled.layout import NONE, GraphArrays, Ints
+from twin.engine.compiled.flat import FlatGraph
+from twin.engine.compiled.layout import NONE, Ints
 
 _SLOTS = 256
 """Places for the weights of one op: its prefetch, then its reads."""
 
 
-def repeats(g: GraphArrays) -> Ints:
+def repeats(flat: FlatGraph) -> Ints:
     """STEP, FIRST, END and REACH of :class:`twin.engine.compiled.steady.Skip`.
 
     Two ops are alike when they run in the same queue with the same demand, and what they
     know (dependents, collectives, weights) is alike and lies equally far away.  STEP 0 says
     that nothing repeats.
     """
+    g = flat.arrays
     nothing = np.zeros(5, np.int32)
     steps = np.unique(np.diff(g.marks[:-1])) if len(g.marks) > 3 else np.zeros(0)
     if len(steps) != 1:
         return nothing
     step = int(steps[0])
-    signature, reach = _signatures(g)
+    signature, reach = _signatures(flat)
     alike = signature[:-step] == signature[step:]
     # The run of repeating ops that the middle layers belong to.
     middle = int(g.marks[1])
@@ -34,11 +36,13 @@ def repeats(g: GraphArrays) -> Ints:
     return np.array([step, first, end, reach, 0], np.int32)
 
 
-def _signatures(g: GraphArrays) -> tuple[np.ndarray, int]:
+def _signatures(flat: FlatGraph) -> tuple[np.ndarray, int]:
     """A number for each op, equal for ops that are alike; and the largest distance known."""
+    g = flat.arrays
     count = len(g.ops)
     index = np.arange(count)
-    columns = [g.ops[name] for name in ("queue", "klass", "peer", "gap_us", "release_us", "deps")]
+    columns = [g.ops[name] for name in ("queue", "klass", "peer", "release_us")]
+    columns.append(g.deps)
     distances: list[np.ndarray] = []
 
     outs = g.ops["end_out"] - g.ops["first_out"]
@@ -55,7 +59,7 @@ def _signatures(g: GraphArrays) -> tuple[np.ndarray, int]:
         columns.append(np.where(group == NONE, -1, index - anchors[group]))
         columns.append(np.where(group == NONE, 0, sizes[group]))
 
-    reads = g.rows["reads"][g.row_of[g.ops["klass"]]]
+    reads = flat.arrays.rows["reads"][flat.row_of[g.ops["klass"]]]
     readers = np.repeat(index, reads)
     place = np.arange(len(readers)) - np.repeat(np.cumsum(reads) - reads, reads)
     weight = g.read_weight[np.repeat(g.ops["first_read"], reads) + place]

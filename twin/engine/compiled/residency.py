@@ -67,9 +67,9 @@ def _forget(w: Work, die: int, index: int) -> None:
     else:
         w.entries[entry.younger].older = entry.older
     if entry.weight != NONE:
-        at = w.weights[entry.weight].first
+        at = w.weight_first[entry.weight]
         if at == index:
-            w.weights[entry.weight].first = entry.next_same
+            w.weight_first[entry.weight] = entry.next_same
         else:
             while w.entries[at].next_same != index:
                 at = w.entries[at].next_same
@@ -97,7 +97,7 @@ def _forget_empty(w: Work, die: int) -> float:
 @part
 def _evict(g: GraphArrays, w: Work, die: int) -> None:
     place = w.dies[die]
-    excess = place.held - g.rates[USABLE]
+    excess = place.held - w.rates[USABLE]
     if excess <= 0.0:
         return
     index = place.oldest
@@ -110,7 +110,7 @@ def _evict(g: GraphArrays, w: Work, die: int) -> None:
         if entry.bytes <= 0.0 and entry.queue == NONE:
             _forget(w, die, index)
         index = younger
-    place.held = g.rates[USABLE]
+    place.held = w.rates[USABLE]
     if place.empty > 0:
         _forget_empty(w, die)
 
@@ -144,9 +144,9 @@ def start_fill(w: Work, die: int, weight: int, op: int, queue: int, size: float)
     else:
         w.entries[place.last_fill].next_fill = index
     place.last_fill = index
-    at = w.weights[weight].first
+    at = w.weight_first[weight]
     if at == NONE:
-        w.weights[weight].first = index
+        w.weight_first[weight] = index
     else:
         while w.entries[at].next_same != NONE:
             at = w.entries[at].next_same
@@ -209,7 +209,7 @@ def read(g: GraphArrays, w: Work, q: int, row: Records, die: int, stops: bool, n
     for i in range(row.reads):
         weight = g.read_weight[first + i]
         taken = 0.0
-        index = w.weights[weight].first
+        index = w.weight_first[weight]
         while index != NONE:
             taken += w.entries[index].bytes
             w.entries[index].bytes = 0.0
@@ -217,8 +217,8 @@ def read(g: GraphArrays, w: Work, q: int, row: Records, die: int, stops: bool, n
         if taken > 0.0:
             w.dies[die].held = _forget_empty(w, die)
         resident += min(taken, g.read_bytes[row.first_bytes + i])
-        w.weights[weight].was_read = 1
-        w.weights[weight].reads_left -= 1
+        w.was_read[weight] = 1
+        w.reads_left[weight] -= 1
         if stops:
             _stop_fills(g, w, die, weight)
     return resident

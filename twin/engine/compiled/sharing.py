@@ -40,6 +40,13 @@ def on_grid(time_us: float) -> float:
 
 
 @part
+def copy(to: np.ndarray, values: np.ndarray) -> None:
+    """Copy all values; a slice assignment would allocate."""
+    for i in range(len(values)):
+        to[i] = values[i]
+
+
+@part
 def push(w: Work, which: int, item: int) -> None:
     """Put ``item`` on a work list."""
     w.lists[which, w.counts[which]] = item
@@ -110,31 +117,34 @@ def resource_bound(resource: int) -> int:
 
 
 @part
+def _add_load(
+    w: Work, q: int, mask: int, resource: int, kind: int, amount: float, weight: float
+) -> int:
+    """Note a load of queue ``q``'s body if it counts; the mask with it."""
+    if amount <= weight * SAME:
+        return mask
+    slot = w.slots[q]
+    load = w.loads[q * RESOURCES + slot.loads]
+    slot.loads += 1
+    load.resource = resource
+    load.kind = kind
+    load.amount = amount
+    load.part = 1.0 if amount == weight else amount / weight
+    return mask | 1 << kind
+
+
+@part
 def make_body(g: GraphArrays, w: Work, q: int, row: Records, resident: float, now: float) -> int:
     """Fill the slot of queue ``q`` for its op's body; the mask of what it loads."""
     slot = w.slots[q]
     hbm = max(0.0, row.asked - resident)
     private_us, bound = row.private_us, row.private_bound
     from_hbm = hbm / row.hbm_cap if row.hbm_cap > 0.0 else 0.0
-    from_l2 = resident / row.l2_cap if row.l2_cap > 0.0 else 0.0
+    from_l2 = resident / row.l2_cap if row.l2_cap > 0.0 and resident > 0.0 else 0.0
     if from_hbm + from_l2 > private_us:
         private_us = from_hbm + from_l2
         bound = HBM_CORE if from_hbm >= from_l2 else L2_CORE
-    base = q * RESOURCES
-    w.amount[base] = hbm
-    w.amount[base + 1] = hbm + resident
-    w.amount[base + 2] = row.sdma
-    w.amount[base + 3] = row.link
-    w.amount[base + 4] = row.link
     weight = max(hbm + resident, row.sdma, row.link)
-    mask = 0
-    for k in range(RESOURCES):
-        amount = w.amount[base + k]
-        if amount > weight * SAME:
-            mask |= 1 << k
-            w.part[base + k] = amount / weight
-    if mask & LINK_IN_BIT and g.ops[slot.op].peer != g.queue_die[q]:
-        mask = mask & ~LINK_IN_BIT | REMOTE_BIT
     slot.hbm = hbm
     slot.resident = resident
     slot.weight = weight
@@ -145,38 +155,44 @@ def make_body(g: GraphArrays, w: Work, q: int, row: Records, resident: float, no
     slot.speed = 0.0
     slot.since_us = now
     slot.seen = 0
+    slot.loads = 0
     slot.state = BODY
+    base = g.queue_die[q] * RESOURCES
+    mask = _add_load(w, q, 0, base, 0, hbm, weight)
+    mask = _add_load(w, q, mask, base + 1, 1, hbm + resident, weight)
+    if row.sdma > 0.0:
+        mask = _add_load(w, q, mask, base + 2, 2, row.sdma, weight)
+    if row.link > 0.0:
+        peer = g.ops[slot.op].peer
+        mask = _add_load(w, q, mask, base + 3, 3, row.link, weight)
+        mask = _add_load(w, q, mask, peer * RESOURCES + 4, 4, row.link, weight)
+        if mask & LINK_IN_BIT and peer != g.queue_die[q]:
+            mask = mask & ~LINK_IN_BIT | REMOTE_BIT
     return mask
 
 
 @part
-def loads(mask: int, k: int) -> bool:
-    """Whether a body with this mask loads resource ``k`` of its own die, or of its peer."""
-    return mask >> k & 1 != 0 or (k == RESOURCES - 1 and mask & REMOTE_BIT != 0)
-
-
-@part
-def takes_no_time(g: GraphArrays, w: Work, q: int, mask: int) -> bool:
+def takes_no_time(w: Work, q: int) -> bool:
     """Whether the body, with every resource to itself, takes less than a grid step."""
-    cap = w.slots[q].cap
-    if 1.0 / cap * GRID_PER_US >= 1.0:
+    slot = w.slots[q]
+    if slot.cap < 0.5 * GRID_PER_US or 1.0 / slot.cap * GRID_PER_US >= 1.0:
         return False
-    for k in range(RESOURCES):
-        if loads(mask, k) and w.amount[q * RESOURCES + k] / g.rates[k] * GRID_PER_US >= 1.0:
+    for i in range(q * RESOURCES, q * RESOURCES + slot.loads):
+        if w.loads[i].amount / w.rates[w.loads[i].kind] * GRID_PER_US >= 1.0:
             return False
     return True
 
 
 @part
-def alone(g: GraphArrays, w: Work, q: int, mask: int) -> None:
+def alone(w: Work, q: int) -> None:
     """Speed and bound of a body that has every resource to itself, into the answers."""
     slot = w.slots[q]
     speed, bound = slot.cap, slot.cap_bound
-    for k in range(RESOURCES):
-        if loads(mask, k):
-            allowed = g.rates[k] / w.amount[q * RESOURCES + k]
-            if allowed * EDGE < speed:
-                speed, bound = allowed, resource_bound(k)
+    for i in range(q * RESOURCES, q * RESOURCES + slot.loads):
+        load = w.loads[i]
+        allowed = w.rates[load.kind] / load.amount
+        if allowed * EDGE < speed:
+            speed, bound = allowed, resource_bound(load.kind)
     w.speed[q] = speed
     w.bound[q] = bound
 
@@ -275,76 +291,69 @@ def collect(g: GraphArrays, w: Work, seed_die: int, seed: int) -> tuple[int, int
 
 
 @part
-def resource_of(g: GraphArrays, w: Work, q: int, k: int) -> int:
-    """The number of resource ``k`` that queue ``q``'s body loads."""
-    if k == RESOURCES - 1:
-        return int(g.ops[w.slots[q].op].peer) * RESOURCES + k
-    return int(g.queue_die[q]) * RESOURCES + k
+def _lowest_level(w: Work, rising: int) -> float:
+    """The level at which the first of the rising bodies stops; each resource's own is kept."""
+    lowest = inf
+    used = 0
+    for i in range(rising):
+        q = w.rising[i]
+        slot = w.slots[q]
+        lowest = min(lowest, slot.cap * slot.weight)
+        for j in range(q * RESOURCES, q * RESOURCES + slot.loads):
+            load = w.loads[j]
+            resource = w.resources[load.resource]
+            if resource.slope == 0.0:
+                w.used[used] = load.resource
+                used += 1
+            resource.slope += load.part
+    for i in range(used):
+        resource = w.resources[w.used[i]]
+        resource.level = resource.left / resource.slope
+        resource.slope = 0.0
+        lowest = min(lowest, resource.level)
+    return lowest
 
 
 @part
-def share(g: GraphArrays, w: Work, members: int) -> None:
+def share(w: Work, members: int) -> None:
     """Progressive filling over ``group_queues[:members]``, in the order of the queues."""
     for i in range(members):
         q = w.group_queues[i]
         w.rising[i] = q
-        for k in range(RESOURCES):
-            if loads(w.mask[q], k):
-                w.left[resource_of(g, w, q, k)] = g.rates[k]
+        for j in range(q * RESOURCES, q * RESOURCES + w.slots[q].loads):
+            w.resources[w.loads[j].resource].left = w.rates[w.loads[j].kind]
     rising = members
     level = 0.0
     while rising > 0:
-        lowest = inf
-        used = 0
-        for i in range(rising):
-            q = w.rising[i]
-            slot = w.slots[q]
-            lowest = min(lowest, slot.cap * slot.weight)
-            for k in range(RESOURCES):
-                if loads(w.mask[q], k):
-                    resource = resource_of(g, w, q, k)
-                    if w.slope[resource] == 0.0:
-                        w.used[used] = resource
-                        used += 1
-                    w.slope[resource] += w.part[q * RESOURCES + k]
-        for i in range(used):
-            resource = w.used[i]
-            full_at = w.left[resource] / w.slope[resource]
-            w.level[resource] = full_at
-            w.slope[resource] = 0.0
-            lowest = min(lowest, full_at)
-        level = max(level, lowest)
+        level = max(level, _lowest_level(w, rising))
         edge = level * EDGE
         still = 0
         for i in range(rising):
             q = w.rising[i]
             slot = w.slots[q]
-            speed, bound = 0.0, NONE
+            first, end = q * RESOURCES, q * RESOURCES + slot.loads
             if slot.cap * slot.weight <= edge:
-                speed, bound = slot.cap, slot.cap_bound
+                w.speed[q] = slot.cap
+                w.bound[q] = slot.cap_bound
             else:
-                for k in range(RESOURCES):
-                    if (
-                        bound == NONE
-                        and loads(w.mask[q], k)
-                        and w.level[resource_of(g, w, q, k)] <= edge
-                    ):
-                        speed, bound = level / slot.weight, resource_bound(k)
-            if bound == NONE:
-                w.rising[still] = q
-                still += 1
-                continue
-            w.speed[q] = speed
-            w.bound[q] = bound
-            for k in range(RESOURCES):
-                if loads(w.mask[q], k):
-                    w.left[resource_of(g, w, q, k)] -= w.amount[q * RESOURCES + k] * speed
+                while first < end and w.resources[w.loads[first].resource].level > edge:
+                    first += 1
+                if first == end:
+                    w.rising[still] = q
+                    still += 1
+                    continue
+                w.speed[q] = level / slot.weight
+                w.bound[q] = resource_bound(w.loads[first].kind)
+            for j in range(q * RESOURCES, end):
+                w.resources[w.loads[j].resource].left -= w.loads[j].amount * w.speed[q]
         rising = still
 
 
 @part
 def sort_ints(values: np.ndarray, count: int) -> None:
     """Sort the first ``count`` values in place (Shell's method: quick where nearly sorted)."""
+    if count < 2:
+        return
     gap = 1
     while gap < count // 3:
         gap = 3 * gap + 1
@@ -374,10 +383,10 @@ def share_rates(g: GraphArrays, w: Work, now: float) -> None:
                 w.dies[other].group = 0
             if members == 1:
                 q = w.group_queues[0]
-                alone(g, w, q, w.mask[q])
+                alone(w, q)
             elif members > 1:
                 sort_ints(w.group_queues, members)
-                share(g, w, members)
+                share(w, members)
             for j in range(members):
                 q = w.group_queues[j]
                 w.taken[q] = 0

@@ -23,6 +23,8 @@ from twin.engine.compiled.layout import (
     DEPS,
     MARK,
     NONE,
+    PERIOD,
+    TAKEN_US,
     TOUCHED,
     Floats,
     GraphArrays,
@@ -35,9 +37,6 @@ from twin.engine.compiled.sharing import push
 SAME_US = 2.0**-28
 """Four grid steps: times this close count as equal."""
 SAME_SHARE = 1e-12
-
-# Places in ``Skip.totals``, kept in Work.totals behind the makespan.
-PERIOD, TAKEN_US = 1, 2
 
 # Places in ``Skip.repeats``.
 STEP, FIRST, END, REACH, HAVE = range(5)
@@ -77,7 +76,7 @@ def _is_live(w: Work, index: int) -> bool:
     entry = w.entries[index]
     if entry.queue != NONE:
         return True
-    return bool(entry.weight != NONE and w.weights[entry.weight].reads_left > 0)
+    return bool(entry.weight != NONE and w.reads_left[entry.weight] > 0)
 
 
 @part
@@ -89,9 +88,11 @@ def _oldest_live(w: Work, die: int) -> int:
 
 
 @part
-def _same_queue(g: GraphArrays, w: Work, skip: Skip, q: int, now: float, then: float) -> bool:
+def _same_queue(
+    g: GraphArrays, w: Work, skip: Skip, row_of: Ints, q: int, now: float, then: float
+) -> bool:
     slot, old = w.slots[q], skip.slots[q]
-    if slot.state != old.state:
+    if slot.state != old.state or slot.fresh != old.fresh:
         return False
     if slot.state == ALL_DONE:
         return bool(slot.position == old.position)
@@ -100,7 +101,7 @@ def _same_queue(g: GraphArrays, w: Work, skip: Skip, q: int, now: float, then: f
     if not _close(w.when[q] - now, skip.when[q] - then):
         return False
     if slot.state == DEPS:
-        gap_us = g.ops[slot.op].gap_us
+        gap_us = g.rows[row_of[g.ops[slot.op].klass]].gap_us
         return _close(
             max(slot.previous_us + gap_us - now, 0.0), max(old.previous_us + gap_us - then, 0.0)
         )
@@ -113,8 +114,8 @@ def _same_queue(g: GraphArrays, w: Work, skip: Skip, q: int, now: float, then: f
         w.mask[q] == skip.mask[q]
         and slot.bound == old.bound
         and _near(slot.speed, old.speed, 0.0)
-        and _near(slot.hbm, old.hbm, SAME_US * g.rates[0])
-        and _near(slot.resident, old.resident, SAME_US * g.rates[0])
+        and _near(slot.hbm, old.hbm, SAME_US * w.rates[0])
+        and _near(slot.resident, old.resident, SAME_US * w.rates[0])
         and _near(
             slot.done + slot.speed * (now - slot.since_us),
             old.done + old.speed * (then - old.since_us),
@@ -142,7 +143,7 @@ def _same_die(g: GraphArrays, w: Work, skip: Skip, die: int) -> bool:
         # What came before the layers and is read behind them stays what it is.
         if op != (old + skip.repeats[STEP] if old >= skip.repeats[FIRST] else old):
             return False
-        if not _near(entry.bytes, skip.entry_bytes[at], SAME_US * g.rates[2]):
+        if not _near(entry.bytes, skip.entry_bytes[at], SAME_US * w.rates[2]):
             return False
         at += 1
         index = entry.younger
@@ -150,9 +151,9 @@ def _same_die(g: GraphArrays, w: Work, skip: Skip, die: int) -> bool:
 
 
 @part
-def _is_same(g: GraphArrays, w: Work, skip: Skip, now: float) -> bool:
+def _is_same(g: GraphArrays, w: Work, skip: Skip, row_of: Ints, now: float) -> bool:
     for q in range(len(w.slots)):
-        if not _same_queue(g, w, skip, q, now, w.totals[TAKEN_US]):
+        if not _same_queue(g, w, skip, row_of, q, now, w.totals[TAKEN_US]):
             return False
     for die in range(len(w.dies)):
         if not _same_die(g, w, skip, die):
@@ -184,8 +185,8 @@ def _keep(g: GraphArrays, w: Work, skip: Skip, now: float) -> None:
 
 @part
 def _move_weight(w: Work, old: int, new: int) -> None:
-    w.weights[new].was_read = w.weights[old].was_read
-    w.weights[new].reads_left = w.weights[old].reads_left
+    w.was_read[new] = w.was_read[old]
+    w.reads_left[new] = w.reads_left[old]
 
 
 @part
@@ -195,7 +196,7 @@ def _move_entries(g: GraphArrays, w: Work, skip: Skip, die: int, by: int) -> Non
     while index != NONE:
         entry = w.entries[index]
         if entry.weight != NONE:
-            w.weights[entry.weight].first = NONE
+            w.weight_first[entry.weight] = NONE
         if not _is_live(w, index):
             entry.weight = NONE
             entry.op = NONE
@@ -208,9 +209,9 @@ def _move_entries(g: GraphArrays, w: Work, skip: Skip, die: int, by: int) -> Non
     while index != NONE:
         weight = w.entries[index].weight
         if weight != NONE:
-            at = w.weights[weight].first
+            at = w.weight_first[weight]
             if at == NONE:
-                w.weights[weight].first = index
+                w.weight_first[weight] = index
             else:
                 while w.entries[at].next_same != NONE:
                     at = w.entries[at].next_same
@@ -222,7 +223,7 @@ def _move_entries(g: GraphArrays, w: Work, skip: Skip, die: int, by: int) -> Non
 def _move(
     g: GraphArrays, w: Work, skip: Skip, row_of: Ints, low: int, high: int, layers: int, now: float
 ) -> None:
-    """Go on ``layers`` later; ops ``low`` to ``high`` are those that have a state by now."""
+    """Go on ``layers`` later; ops ``low`` to ``high`` are those with a state of their own."""
     by = layers * skip.repeats[STEP]
     late_us = layers * (now - w.totals[TAKEN_US])
     for i in range(low, high + 1):
@@ -258,6 +259,21 @@ def _move(
 
 
 @part
+def _with_state(g: GraphArrays, w: Work, skip: Skip) -> tuple[int, int]:
+    """The first and the last op that the run has got to know, but not ended."""
+    low, high = len(g.ops), 0
+    for q in range(len(w.slots)):
+        if w.slots[q].state != ALL_DONE:
+            low = min(low, w.slots[q].op)
+            high = max(high, w.slots[q].op)
+    for i in range(high + 1, min(high + skip.repeats[REACH] + 1, len(g.ops))):
+        fills = g.ops[i].fills
+        if w.open_deps[i] != g.deps[i] or (fills != NONE and w.was_read[fills]):
+            high = i
+    return low, high
+
+
+@part
 def snapshot_or_skip(g: GraphArrays, w: Work, skip: Skip, row_of: Ints, now: float) -> None:
     """At the end of a layer: skip the layers that will repeat this one, if any will."""
     had = skip.repeats[HAVE]
@@ -267,16 +283,11 @@ def snapshot_or_skip(g: GraphArrays, w: Work, skip: Skip, row_of: Ints, now: flo
         skip.repeats[HAVE] = 1
         w.totals[TAKEN_US] = now
         return
-    if not had or not _is_same(g, w, skip, now):
+    if not had or not _is_same(g, w, skip, row_of, now):
         _keep(g, w, skip, now)
         return
     w.counts[MARK] = len(g.marks)
-    low, high = len(g.ops), 0
-    for q in range(len(w.slots)):
-        if w.slots[q].state != ALL_DONE:
-            low = min(low, w.slots[q].op)
-            high = max(high, w.slots[q].op)
-    high += skip.repeats[REACH]
+    low, high = _with_state(g, w, skip)
     layers = (skip.repeats[END] - 1 - high) // skip.repeats[STEP] + 1
     if layers * skip.repeats[STEP] > high - low + skip.repeats[REACH]:
         _move(g, w, skip, row_of, low, high, layers, now)
