@@ -1,4 +1,8 @@
-"""The compiled engine: the rules of the reference engine on flat arrays, through numba."""
+"""The compiled engine: the rules of the reference engine on flat arrays, through numba.
+
+:func:`simulate` runs one graph.  :class:`Step` runs a flattened graph often, and
+:class:`twin.engine.compiled.plan.Plan` schedules that differ only in numbers.
+"""
 
 from twin.engine.compiled.engine import Step, simulate
 from twin.engine.compiled.flat import FlatGraph, flatten

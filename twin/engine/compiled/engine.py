@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hardware_models.errors import DeadlockError
-from twin.engine.compiled.flat import FlatGraph, flatten
+from twin.engine.compiled.flat import FlatGraph, RowTable, flatten
 from twin.engine.compiled.kernel import run
 from twin.engine.compiled.layout import (
     BOUNDS,
@@ -20,7 +22,10 @@ from twin.engine.compiled.layout import (
     RECORD,
     RESOURCE,
     RESOURCES,
+    SKIPPED,
+    SKIPPED_AT,
     SLOT,
+    TOTALS,
     Floats,
     Ints,
     Records,
@@ -96,6 +101,12 @@ class Step:
         )
         return answers
 
+    def set_rows(self, table: RowTable) -> None:
+        """Let runs use the rows that ``table`` has by now; their numbers do not change."""
+        rows, read_bytes = table.arrays()
+        arrays = self.flat.arrays._replace(rows=rows, read_bytes=read_bytes)
+        self.flat = replace(self.flat, arrays=arrays)
+
     @property
     def records(self) -> Records:
         """What the last full run recorded, one item per op; bounds by their number."""
@@ -110,6 +121,15 @@ class Step:
     def period_us(self) -> float:
         """Time between the ends of two layers, after a steady run: what was repeated."""
         return float(self.work.totals[PERIOD])
+
+    @property
+    def skipped(self) -> tuple[int, range]:
+        """How many layers the last steady run skipped, and the ops of the layer they repeat."""
+        layers = int(self.work.totals[SKIPPED])
+        if layers == 0:
+            return 0, range(0)
+        marks, at = self.flat.arrays.marks, int(self.work.totals[SKIPPED_AT])
+        return layers, range(int(marks[at - 1]) + 1, int(marks[at]) + 1)
 
     def timeline(self) -> Timeline:
         """The records of the last full run as objects."""
@@ -155,7 +175,7 @@ def make_work(flat: FlatGraph) -> Work:
         rising=np.empty(queues, np.int32),
         used=np.empty(dies * RESOURCES, np.int32),
         tree=np.empty(2 * leaves),
-        totals=np.empty(3),
+        totals=np.empty(TOTALS),
         rates=np.empty(7),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,14 +32,17 @@ class FlatGraph:
     """The arrays of a graph, and what they leave out.
 
     ``row_of`` gives each class of ops its row, ``rates`` are those of the hardware (see
-    :class:`twin.engine.compiled.layout.Work`), ``prefetch`` says of each op whether it only
-    brings a weight into L2.
+    :class:`twin.engine.compiled.layout.Work`).
     """
 
     arrays: GraphArrays
     row_of: Ints
     rates: Floats
-    prefetch: npt.NDArray[np.bool_]
+
+    @property
+    def prefetch(self) -> npt.NDArray[np.bool_]:
+        """Whether each op only brings a weight into L2."""
+        return np.asarray(self.arrays.ops["fills"] != NONE)
 
     @property
     def dies(self) -> int:
@@ -52,8 +55,13 @@ class FlatGraph:
         return len(self.arrays.queue_die)
 
 
-def flatten(graph: StepGraph) -> FlatGraph:
+def flatten(
+    graph: StepGraph, table: RowTable | None = None, kinds: Sequence[Hashable] | None = None
+) -> FlatGraph:
     """One pass over the graph's ops; equal demands share a row.
+
+    ``table`` is where rows are put (a new table when ``None``).  Ops of different ``kinds``
+    are of different classes, also where their demands are equal.
 
     Raises:
         InputError: an amount or a reference in the graph is impossible (see
@@ -68,7 +76,9 @@ def flatten(graph: StepGraph) -> FlatGraph:
     queues = [queue_of[die_at[op.die], op.stream] for op in ops]
     weights = _Numbers()
     groups = _Numbers()
-    rows = RowTable()
+    rows = table or RowTable()
+    classes = _Numbers()
+    row_of: list[int] = []
     reads: list[int] = []
     records = np.zeros(len(ops), OP)
     values: list[tuple[object, ...]] = []
@@ -76,7 +86,10 @@ def flatten(graph: StepGraph) -> FlatGraph:
     end_out = 0
     for op, queue, out in zip(ops, queues, outs, strict=True):
         die = die_at[op.die]
-        klass = rows.add(op.demand, op.cores, op.gap_us)
+        row = rows.add(op.demand, op.cores, op.gap_us)
+        klass = classes.of((row, kinds[op.index] if kinds else None))
+        if klass == len(row_of):
+            row_of.append(row)
         first_read = len(reads)
         reads += [weights.of((die, read.weight)) for read in op.demand.weights]
         fills = op.demand.fills
@@ -96,10 +109,10 @@ def flatten(graph: StepGraph) -> FlatGraph:
         )
     records[:] = values
     flat_out = np.array([i for out in outs for i in out], np.int32)
-    order, starts = _by_number(queues, len(keys))
+    order, starts = by_number(queues, len(keys))
     group_of = records["group"]
     members = np.flatnonzero(group_of != NONE)
-    group_order, group_starts = _by_number(group_of[members], len(groups))
+    group_order, group_starts = by_number(group_of[members], len(groups))
     row_array, read_bytes = rows.arrays()
     queue_die = np.array([die for die, _ in keys], np.int32)
     read_weight = np.array(reads, np.int32)
@@ -125,9 +138,8 @@ def flatten(graph: StepGraph) -> FlatGraph:
     )
     return FlatGraph(
         arrays,
-        row_of=np.arange(len(row_array), dtype=np.int32),
+        row_of=np.array(row_of, np.int32),
         rates=rates_of(graph.hardware),
-        prefetch=records["fills"] != NONE,
     )
 
 
@@ -241,7 +253,7 @@ def _outs(ops: Sequence[Op], queues: Sequence[int]) -> list[list[int]]:
     return outs
 
 
-def _by_number(numbers: Sequence[int] | np.ndarray, count: int) -> tuple[Ints, Ints]:
+def by_number(numbers: Sequence[int] | np.ndarray, count: int) -> tuple[Ints, Ints]:
     """Places sorted by their number, in order within each, and where each number starts."""
     array = np.asarray(numbers, np.int32)
     order = np.argsort(array, kind="stable").astype(np.int32)

@@ -161,9 +161,9 @@ RECORD = np.dtype(
     align=True,
 )
 
-MAKESPAN, PERIOD, TAKEN_US = range(3)
+MAKESPAN, PERIOD, TAKEN_US, SKIPPED, SKIPPED_AT, TOTALS = range(6)
 """Places in ``Work.totals``: end of the last op that is no prefetch, time between the ends of
-the last two layers, end of the last layer."""
+the last two layers, end of the last layer, how many layers were skipped behind which one."""
 
 # Work lists, and other counts that live beside their lengths.
 WAKE, ENDS, ASKS, STARTS, STARTING, DIRTY, TOUCHED, STACK, LISTS = range(9)

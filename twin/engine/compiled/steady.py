@@ -22,8 +22,11 @@ from twin.engine.compiled.layout import (
     CORES,
     DEPS,
     MARK,
+    MARK_HIT,
     NONE,
     PERIOD,
+    SKIPPED,
+    SKIPPED_AT,
     TAKEN_US,
     TOUCHED,
     Floats,
@@ -290,4 +293,6 @@ def snapshot_or_skip(g: GraphArrays, w: Work, skip: Skip, row_of: Ints, now: flo
     low, high = _with_state(g, w, skip)
     layers = (skip.repeats[END] - 1 - high) // skip.repeats[STEP] + 1
     if layers * skip.repeats[STEP] > high - low + skip.repeats[REACH]:
+        w.totals[SKIPPED] = layers
+        w.totals[SKIPPED_AT] = w.counts[MARK_HIT]
         _move(g, w, skip, row_of, low, high, layers, now)
