@@ -126,14 +126,13 @@ def _summary(comparisons: Sequence[Comparison]) -> dict[str, dict[str, float | N
     lines: dict[str, dict[str, float | None]] = {}
     for kind, members in groups.items():
         errors = [abs(c.error) for c in members if c.error is not None]
+        held = [c.covered for c in members if c.modelled and c.has_interval]
         lines[kind] = {
             "count": len(errors),
             "unsupported": len(members) - len(errors),
             "mean_abs_error": statistics.fmean(errors) if errors else None,
             "median_abs_error": statistics.median(errors) if errors else None,
-            "coverage": statistics.fmean(c.covered for c in members if c.modelled)
-            if errors
-            else None,
+            "coverage": statistics.fmean(held) if held else None,
         }
     return lines
 
@@ -210,7 +209,8 @@ def _print(
             continue
         console.print(
             f"{kind}: {line['count']} rows, mean absolute error {line['mean_abs_error']:.1%}, "
-            f"median {line['median_abs_error']:.1%}, interval covers {line['coverage']:.0%}"
+            f"median {line['median_abs_error']:.1%}"
+            + ("" if line["coverage"] is None else f", interval covers {line['coverage']:.0%}")
         )
     for c in comparisons:
         if not c.modelled:

@@ -54,6 +54,11 @@ class Comparison:
         return self.simulated_us / self.row.measured_us - 1 if self.simulated_us else None
 
     @property
+    def has_interval(self) -> bool:
+        """Whether the row has an interval of its own (without draws, a step row has none)."""
+        return self.low_us is not None and self.high_us is not None and self.low_us < self.high_us
+
+    @property
     def covered(self) -> bool:
         """Whether the interval holds the measurement."""
         if self.low_us is None or self.high_us is None:

@@ -22,6 +22,8 @@ EVIDENCE_FROM_WEAKEST: tuple[Evidence, ...] = (
 
 _POSITIVE = ("_gbps", "_ghz", "_count", "_efficiency", "_per_cycle")
 """Endings of what is divided by: rates, clocks, counts and efficiencies."""
+_COUNTED = ("cores", "dies")
+"""Units of what only comes whole."""
 _NOT_NEGATIVE = ("_us", "_bytes", "_us_per_kb", "_us_per_row")
 """Endings of times and sizes; exponents may be negative."""
 
@@ -53,6 +55,8 @@ class Parameter:
             raise InputError(self.name, self.value, "a number above 0")
         if self.name.endswith(_NOT_NEGATIVE) and self.value < 0:
             raise InputError(self.name, self.value, "a number from 0")
+        if self.unit in _COUNTED and (self.value < 1 or self.value != int(self.value)):
+            raise InputError(self.name, self.value, "a whole number from 1")
         if not self.low <= self.value <= self.high:
             raise InputError(
                 self.name, self.value, f"a value inside its own range [{self.low}, {self.high}]"

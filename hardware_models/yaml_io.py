@@ -137,6 +137,6 @@ def read_text(path: Path, field: str) -> str:
         InputError: it cannot be read or is not UTF-8; ``field`` is what asked for it.
     """
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")  # editors on Windows begin files with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(field, str(path), f"a readable UTF-8 file ({error})") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from hardware_models.errors import InputError
+from hardware_models.errors import InputError, MachineError
 from hardware_models.hardware import load_hardware
 from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.checkpoint import Checkpoint, load_weights
@@ -51,7 +51,7 @@ def execute(options: RunOptions, scratch: Path) -> RunResult:
     Raises:
         InputError: anything in schedule, checkpoint, prompts or options that is wrong or not
             executed; raised before any compute where it can be known then.
-        MachineError: text prompts, and no tokenizer library.
+        MachineError: text prompts, and no tokenizer library; a cache larger than memory.
     """
     if options.max_new_tokens < 1:
         raise InputError("max_new_tokens", options.max_new_tokens, "1 or more")
@@ -67,7 +67,12 @@ def execute(options: RunOptions, scratch: Path) -> RunResult:
     lengths = [len(prompt) + options.max_new_tokens for prompt in prompts.ids]
     blocks = pool_blocks(lengths, options.cache_tokens)
 
-    decoder = Decoder(build_model(schedule, source), lengths, blocks)
+    model = build_model(schedule, source)
+    try:
+        decoder = Decoder(model, lengths, blocks)
+    except RuntimeError as error:  # the allocator's answer to a cache that memory cannot hold
+        asked = f"{blocks} cache blocks"
+        raise MachineError(f"{asked} do not fit in this machine's memory ({error})") from None
     generation = generate(decoder, prompts.ids, options.max_new_tokens, source.end_tokens)
     graph = build_step_graph(schedule, source.spec, hardware)
     return RunResult(

@@ -12,7 +12,8 @@ def entry_of(name: str, evaluation: Evaluation, schedule_path: str) -> dict[str,
     """The entry of an evaluated schedule.
 
     ``step_ms`` is one decode step and ``tpot_ms`` the time per accepted token; ``interval``
-    is the 80% interval of the TPOT in ms, or null where none was asked for.  ``hbm_gib``
+    is the 80% interval of the TPOT in ms (widened to hold it) and ``median_ms`` the median of
+    the same draws, or null where none were asked for.  ``hbm_gib``
     holds a role's ledger on one die.  ``time_by_kind`` adds up the main stream of one
     attention die, in ms by op kind.
     """
@@ -26,6 +27,7 @@ def entry_of(name: str, evaluation: Evaluation, schedule_path: str) -> dict[str,
         "tokens_per_s_per_chip": float(evaluation.tokens_per_s_per_chip),
         "hbm_gib": {role: ledger_gib(ledger) for role, ledger in evaluation.memory.items()},
         "interval": None if interval is None else [interval[0] / 1e3, interval[1] / 1e3],
+        "median_ms": None if evaluation.median_us is None else evaluation.median_us / 1e3,
         "evidence": evaluation.evidence,
         "active_experts": float(evaluation.active_experts),
         "layer_us": evaluation.layer_us,

@@ -23,6 +23,16 @@ from twin.schedule import Schedule
 _STEADY_LAYERS = (4, 6, 8)
 _STEADY_TOLERANCE = 1e-9
 
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a TPOT in us scatters over draws of the parameters: 80% interval and median."""
+
+    low_us: float
+    median_us: float
+    high_us: float
+
+
 WAIT = "wait"
 """Key of ``time_by_kind`` for time in which the main stream stood idle."""
 
@@ -35,7 +45,7 @@ class Evaluation:
     per accepted token: step / (1 + acceptance).  Throughput counts the whole
     deployment's dies.  ``time_by_kind`` adds up the main stream of die 0 by op kind, idle
     time under ``wait``.  ``interval_us`` is the 80% interval of the TPOT over the parameters'
-    ranges where it was computed.  ``graph`` and ``timeline`` are there after a full run.
+    ranges where it was computed, ``median_us`` the median of the same draws.  ``graph`` and ``timeline`` are there after a full run.
     """
 
     schedule: Schedule
@@ -49,6 +59,7 @@ class Evaluation:
     evidence: Evidence
     time_by_kind: Mapping[str, float]
     interval_us: tuple[float, float] | None = None
+    median_us: float | None = None
     graph: StepGraph | None = None
     timeline: Timeline | None = None
 
@@ -164,12 +175,11 @@ def _time_by_kind(run: _Run, missing: int) -> dict[str, float]:
     return dict(sorted(times.items()))
 
 
-def with_interval(evaluation: Evaluation, interval_us: tuple[float, float]) -> Evaluation:
+def with_interval(evaluation: Evaluation, spread: Spread) -> Evaluation:
     """The same evaluation with the interval of its TPOT, widened to hold the TPOT itself.
 
-    Where two streams end together, any parameter that moves makes one of them later, so the
-    draws can lie above the prediction altogether.
+    Where two streams end together, any parameter that moves makes one of them later, so most
+    draws can lie above the prediction: the median beside it says how optimistic it is.
     """
-    low, high = interval_us
-    held = (min(low, evaluation.tpot_us), max(high, evaluation.tpot_us))
-    return replace(evaluation, interval_us=held)
+    held = (min(spread.low_us, evaluation.tpot_us), max(spread.high_us, evaluation.tpot_us))
+    return replace(evaluation, interval_us=held, median_us=spread.median_us)

@@ -70,7 +70,14 @@ def test_an_unknown_die_lists_the_shipped_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("hbm_read_gbps", 0.0), ("clock_ghz", 0.0), ("cube_head_us", -1.0)]
+    ("name", "value"),
+    [
+        ("hbm_read_gbps", 0.0),
+        ("clock_ghz", 0.0),
+        ("cube_head_us", -1.0),
+        ("dies_per_chip", 0.0),
+        ("aic_count", 12.5),
+    ],
 )
 def test_a_rate_of_zero_and_a_negative_time_are_refused(name: str, value: float) -> None:
     hardware = load_hardware("a3-752t")

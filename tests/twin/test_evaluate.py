@@ -8,13 +8,13 @@ import pytest
 
 from hardware_models.hardware import load_hardware
 from twin.engine.options import EngineOptions
-from twin.evaluate import evaluate, with_interval
+from twin.evaluate import Spread, evaluate, with_interval
 from twin.graph.shapes import step_shapes
 from twin.memory import dispatch_buffer_mib, memory_ledger
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
-from twin.uncertainty import draw_hardware, tpot_interval
+from twin.uncertainty import draw_hardware, tpot_spread
 from twin.weights import role_weights
 
 MODEL = load_model("longcat-flash-560b")
@@ -90,16 +90,18 @@ def test_kv_and_dispatch_buffer_match_the_published_figures() -> None:
 
 def test_intervals_hold_the_value_and_repeat() -> None:
     schedule = load_schedule("recipe_colocated")
-    low, high = tpot_interval(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
-    assert low < high
-    assert (low, high) == tpot_interval(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
+    spread = tpot_spread(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
+    assert spread.low_us < spread.median_us < spread.high_us
+    assert spread == tpot_spread(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
     plain = evaluate(schedule, MODEL, HARDWARE, full=False)
-    for given in ((low, high), (plain.tpot_us + 1, plain.tpot_us + 2), (1.0, 2.0)):
-        held = with_interval(plain, given).interval_us
-        assert held is not None
-        assert held[0] <= plain.tpot_us <= held[1]
-        assert held[0] <= given[0]
-        assert held[1] >= given[1]
+    above = Spread(plain.tpot_us + 1, plain.tpot_us + 2, plain.tpot_us + 3)
+    for given in (spread, above, Spread(1.0, 2.0, 3.0)):
+        held = with_interval(plain, given)
+        assert held.interval_us is not None
+        assert held.interval_us[0] <= plain.tpot_us <= held.interval_us[1]
+        assert held.interval_us[0] <= given.low_us
+        assert held.interval_us[1] >= given.high_us
+        assert held.median_us == given.median_us
 
 
 def test_draws_stay_inside_the_ranges() -> None:

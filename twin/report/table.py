@@ -26,8 +26,8 @@ def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
     """Result entries side by side; differences are to the first one's TPOT."""
     table = Table(title=title)
     columns = (
-        "schedule", "step ms", "TPOT ms", "80% interval", "vs best", "tok/s/die", "tok/s/chip",
-        "experts", _LEDGER, "where the time goes",
+        "schedule", "step ms", "TPOT ms", "80% interval (median)", "vs best", "tok/s/die",
+        "tok/s/chip", "experts", _LEDGER, "where the time goes",
     )  # fmt: skip
     for name in columns:
         left = name in ("schedule", "where the time goes", _LEDGER)
@@ -39,7 +39,9 @@ def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
             str(entry["name"]),
             f"{entry['step_ms']:.2f}",
             f"{entry['tpot_ms']:.3f}",
-            f"{interval[0]:.2f} .. {interval[1]:.2f}" if interval else "-",
+            f"{interval[0]:.2f} .. {interval[1]:.2f} ({entry['median_ms']:.2f})"
+            if interval
+            else "-",
             f"{entry['tpot_ms'] / best - 1:+.1%}",
             f"{entry['tokens_per_s_per_die']:.1f}",
             f"{entry['tokens_per_s_per_chip']:.1f}",

@@ -182,7 +182,7 @@ def _print(payload: dict[str, object], found: Answer, folder: Path, wall_s: floa
             gain = 1 - baseline["tpot_ms"] / best["tpot_ms"]
             out.print(f"outside this space, baseline {baseline['name']} is {gain:.1%} faster")
     tolerance = payload["tie_tolerance"]
-    out.print(f"{len(found.ties)} schedules tie within {tolerance:.1%} of the best TPOT:")
+    out.print(f"{len(found.ties)} schedule(s) tie within {tolerance:.1%} of the best TPOT:")
     out.print(f"  {knobs_text(found.tie_ranges)}")
     out.print(f"{wall_s:.0f} s; schedule.yaml, result.json, trace.json, report.html in {folder}")
 

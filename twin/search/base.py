@@ -33,8 +33,19 @@ def base_schedule(config: SearchConfig, kind: Kind) -> Schedule:
     deployment = _with_sizes(base.deployment, config.deployment)
     if config.hardware.die is not None:
         deployment = replace(deployment, hardware=config.hardware.die)
+    scopes = base.super_kernel
+    if deployment.graph_mode != base.deployment.graph_mode:
+        if deployment.graph_mode == "eager":
+            raise InputError(
+                "deployment.graph_mode",
+                "eager",
+                "a graph mode, or base=FILE of a schedule for eager (one stream, no prefetch)",
+            )
+        # Only ge_graph fuses launches, so scopes go with it.
+        scopes = scopes if deployment.graph_mode == "ge_graph" else ()
     return replace(
         base,
+        super_kernel=scopes,
         model=config.model,
         workload=replace(base.workload, **given),
         deployment=deployment,

@@ -176,3 +176,12 @@ def test_a_die_that_lacks_a_parameter_is_wrong_input_not_an_infeasible_space(
     die.write_text("\n".join(lines))
     assert search(tmp_path, *COLOCATED, f"workers={workers}", f"hardware.die={die}") == 2
     assert missing in capsys.readouterr().err
+
+
+def test_another_graph_mode_drops_the_scopes_that_it_cannot_have(tmp_path: Path) -> None:
+    arguments = [*COLOCATED, "deployment.graph_mode=npugraph_ex", "workers=1", "draws=0"]
+    assert search(tmp_path, *arguments) == 0
+    schedule = load_schedule(str(tmp_path / "schedule.yaml"))
+    assert schedule.deployment.graph_mode == "npugraph_ex"
+    assert schedule.super_kernel == ()
+    assert search(tmp_path, *COLOCATED, "deployment.graph_mode=eager", "workers=1") == 2
