@@ -42,10 +42,11 @@ class Evaluation:
     """What the twin says about one schedule.
 
     ``step_us`` is the decode step on the attention dies, MTP passes included; ``tpot_us`` is
-    per accepted token: step / (1 + acceptance).  Throughput counts the whole
-    deployment's dies.  ``time_by_kind`` adds up the main stream of die 0 by op kind, idle
-    time under ``wait``.  ``interval_us`` is the 80% interval of the TPOT over the parameters'
-    ranges where it was computed, ``median_us`` the median of the same draws.  ``graph`` and ``timeline`` are there after a full run.
+    per accepted token: step / (1 + acceptance).  Throughput counts the whole deployment's
+    dies.  ``time_by_kind`` adds up the main stream of die 0 by op kind, idle time under
+    ``wait``.  ``interval_us`` is the 80% interval of the TPOT over the parameters' ranges
+    where it was computed, ``median_us`` the median of the same draws.  ``graph`` and
+    ``timeline`` are there after a full run.
     """
 
     schedule: Schedule
