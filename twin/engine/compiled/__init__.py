@@ -4,7 +4,7 @@
 :class:`twin.engine.compiled.plan.Plan` schedules that differ only in numbers.
 """
 
-from twin.engine.compiled.engine import Step, simulate
+from twin.engine.compiled.engine import Step, simulate, warm_up
 from twin.engine.compiled.flat import FlatGraph, flatten
 
-__all__ = ["FlatGraph", "Step", "flatten", "simulate"]
+__all__ = ["FlatGraph", "Step", "flatten", "simulate", "warm_up"]

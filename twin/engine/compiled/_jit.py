@@ -1,7 +1,8 @@
 """How the compiled engine's functions are compiled: inlined into one kernel, cached on disk.
 
-The functions are plain Python on NumPy arrays; with ``NUMBA_DISABLE_JIT=1`` in the
-environment they run uncompiled.
+The functions are plain Python: with ``NUMBA_DISABLE_JIT=1`` in the environment they run
+uncompiled, on NumPy arrays or, faster, on lists of numbers and of objects.  So no function
+uses what lists lack: slices, or places of several numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ def kernel(function: Function) -> Function:
     of the key under which the code is kept.
     """
     assert "stamp" in function.__code__.co_freevars, "kept code could outlive its sources"
-    return cast(Function, _njit(cache=True, **_OPTIONS)(function))
+    try:
+        return cast(Function, _njit(cache=True, nogil=True, **_OPTIONS)(function))
+    except RuntimeError:
+        # Neither the package's folder nor the user's cache can be written: compile each time.
+        return cast(Function, _njit(nogil=True, **_OPTIONS)(function))
 
 
 def _stamp() -> int:

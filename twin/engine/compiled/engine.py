@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 
 from hardware_models.errors import DeadlockError
-from twin.engine.compiled.flat import FlatGraph, RowTable, flatten
+from twin.engine.compiled.flat import FlatGraph, RowTable, flatten, no_graph
 from twin.engine.compiled.kernel import run
 from twin.engine.compiled.layout import (
+    BOUND_COUNT,
     BOUNDS,
     COUNTS,
     DIE,
     ENTRY,
+    EVENTS,
     GROUP,
-    LISTS,
     LOAD,
     MAKESPAN,
     PERIOD,
@@ -53,13 +55,24 @@ def simulate(graph: StepGraph, options: EngineOptions = DEFAULT_OPTIONS) -> Time
     return step.timeline()
 
 
+def warm_up() -> float:
+    """Compile the engine, or load what an earlier process compiled; the seconds it took.
+
+    The first run does it anyway: call this where a user would wonder about the pause (about
+    ten seconds once per machine), or before worker processes would each compile for themselves.
+    """
+    began = time.perf_counter()
+    Step(no_graph()).run()
+    return time.perf_counter() - began
+
+
 class Step:
     """A flat graph with the memory to run it; runs are independent of each other."""
 
     def __init__(self, flat: FlatGraph) -> None:
         self.flat = flat
         self.work = make_work(flat)
-        self._skip = make_skip(flat)
+        self.skip = make_skip(flat)
 
     def run(self, options: EngineOptions = DEFAULT_OPTIONS, *, steady: bool = False) -> bool:
         """Run the step; whether it came to its end.
@@ -90,7 +103,7 @@ class Step:
         run(
             self.flat.arrays,
             self.work,
-            self._skip,
+            self.skip,
             rows_of,
             self.flat.rates[None, :] if rates is None else rates,
             np.zeros(count, np.int32) if rates_of is None else rates_of,
@@ -123,6 +136,11 @@ class Step:
         return float(self.work.totals[PERIOD])
 
     @property
+    def events(self) -> int:
+        """Events of the last run: instants at which some op went on."""
+        return int(self.work.counts[EVENTS])
+
+    @property
     def skipped(self) -> tuple[int, range]:
         """How many layers the last steady run skipped, and the ops of the layer they repeat."""
         layers = int(self.work.totals[SKIPPED])
@@ -148,7 +166,6 @@ def make_work(flat: FlatGraph) -> Work:
     ops, queues, dies = len(g.ops), flat.queues, flat.dies
     fills = int(flat.prefetch.sum())
     leaves = 1 << max(0, dies - 1).bit_length()
-    wide = max(queues, dies, 64) + 1
     return Work(
         slots=_records(queues, SLOT),
         dies=_records(dies, DIE),
@@ -160,7 +177,7 @@ def make_work(flat: FlatGraph) -> Work:
         taken=np.empty(queues, np.uint8),
         loads=_records(queues * RESOURCES, LOAD),
         resources=_records(dies * RESOURCES, RESOURCE),
-        spent=np.empty((queues, len(BOUNDS))),
+        spent=np.empty(queues * BOUND_COUNT),
         speed=np.empty(queues),
         bound=np.empty(queues, np.int32),
         pool=np.empty(queues, np.int32),
@@ -168,7 +185,14 @@ def make_work(flat: FlatGraph) -> Work:
         weight_first=np.empty(len(g.weight_reads), np.int32),
         was_read=np.empty(len(g.weight_reads), np.int32),
         reads_left=np.empty(len(g.weight_reads), np.int32),
-        lists=np.empty((LISTS, wide), np.int32),
+        wake=np.empty(queues, np.int32),
+        ends=np.empty(queues, np.int32),
+        asks=np.empty(dies, np.int32),
+        starts=np.empty(queues, np.int32),
+        starting=np.empty(queues, np.int32),
+        dirty=np.empty(dies, np.int32),
+        touched=np.empty(dies, np.int32),
+        stack=np.empty(leaves.bit_length() + 1, np.int32),
         counts=np.empty(COUNTS, np.int64),
         group_queues=np.empty(queues, np.int32),
         group_dies=np.empty(RESOURCES * dies + 1, np.int32),

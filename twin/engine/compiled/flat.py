@@ -143,6 +143,31 @@ def flatten(
     )
 
 
+def no_graph() -> FlatGraph:
+    """A graph without dies."""
+    none = np.zeros(0, np.int32)
+    start = np.zeros(1, np.int32)
+    arrays = GraphArrays(
+        ops=np.zeros(0, OP).view(np.recarray),
+        rows=np.zeros(0, ROW).view(np.recarray),
+        deps=none,
+        out=none,
+        read_weight=none,
+        read_bytes=np.zeros(0),
+        die_queues=start,
+        queue_die=none,
+        queue_start=start,
+        queue_ops=none,
+        group_start=start,
+        group_ops=none,
+        weight_reads=none,
+        marks=none,
+        head_scale=np.zeros(0),
+        limits=np.zeros(2, np.int32),
+    )
+    return FlatGraph(arrays, row_of=none, rates=np.zeros(7))
+
+
 def rates_of(hardware: Hardware) -> Floats:
     """Rates of the five resources in bytes/us, usable L2 bytes, and pollution."""
     names = ("hbm_read_gbps", "l2_gbps", "sdma_gbps", "link_gbps", "link_gbps")

@@ -13,6 +13,7 @@ from twin.engine.compiled.layout import (
     DIRTY,
     ENDING,
     ENDS,
+    EVENTS,
     FREE_ENTRY,
     IN_HEAD,
     MAKESPAN,
@@ -21,8 +22,6 @@ from twin.engine.compiled.layout import (
     NONE,
     PEERS,
     PERIOD,
-    STACK,
-    STARTING,
     STARTS,
     TOUCHED,
     WAKE,
@@ -37,6 +36,7 @@ from twin.engine.compiled.sharing import (
     alone,
     copy,
     end_due,
+    fill,
     join,
     leave,
     make_body,
@@ -68,23 +68,23 @@ def _reset(g: GraphArrays, w: Work) -> None:
         die.last_fill = NONE
         die.empty = 0
         die.held = 0.0
-        w.lists[TOUCHED, d] = d
-    w.weight_first[:] = NONE
-    w.was_read[:] = 0
+        w.touched[d] = d
+    fill(w.weight_first, NONE)
+    fill(w.was_read, 0)
     copy(w.reads_left, g.weight_reads)
     copy(w.open_deps, g.deps)
     for i in range(len(w.groups)):
         w.groups[i].waiting = 0
         w.groups[i].ended = 0
-    w.tree[:] = inf
-    w.when[:] = inf
-    w.mask[:] = 0
-    w.taken[:] = 0
-    w.spent[:] = 0.0
+    fill(w.tree, inf)
+    fill(w.when, inf)
+    fill(w.mask, 0)
+    fill(w.taken, 0)
+    fill(w.spent, 0.0)
     for i in range(len(w.resources)):
         w.resources[i].slope = 0.0
-    w.totals[:] = 0.0
-    w.counts[:] = 0
+    fill(w.totals, 0.0)
+    fill(w.counts, 0)
     w.counts[TOUCHED] = len(w.dies)
     w.counts[FREE_ENTRY] = NONE
     w.counts[MARK_HIT] = NONE
@@ -95,14 +95,14 @@ def _reset(g: GraphArrays, w: Work) -> None:
         slot.fresh = 1
         slot.entry = NONE
         slot.seen = 0
-        push(w, WAKE, q)
+        push(w.wake, w.counts, WAKE, q)
 
 
 @part
 def _touch(w: Work, die: int) -> None:
     if not w.dies[die].touched:
         w.dies[die].touched = 1
-        push(w, TOUCHED, die)
+        push(w.touched, w.counts, TOUCHED, die)
 
 
 # One instant: rule 8.
@@ -112,9 +112,9 @@ def _touch(w: Work, die: int) -> None:
 def _end_bodies(g: GraphArrays, w: Work, row_of: Ints, now: float, steady: bool) -> None:
     count = w.counts[ENDS]
     w.counts[ENDS] = 0
-    sort_ints(w.lists[ENDS], count)
+    sort_ints(w.ends, count)
     for i in range(count):
-        q = w.lists[ENDS, i]
+        q = w.ends[i]
         slot = w.slots[q]
         slot.body_end_us = now
         advance(w, q, now)
@@ -140,7 +140,7 @@ def _end_bodies(g: GraphArrays, w: Work, row_of: Ints, now: float, steady: bool)
 @part
 def _grant_cores(g: GraphArrays, w: Work, row_of: Ints, now: float) -> None:
     for i in range(w.counts[ASKS]):
-        d = w.lists[ASKS, i]
+        d = w.asks[i]
         die = w.dies[d]
         die.asking = 0
         base = g.die_queues[d]
@@ -177,7 +177,7 @@ def _start_body(
     if op.fills != NONE:
         if stops and w.was_read[op.fills]:
             slot.state = ENDING
-            push(w, ENDS, q)
+            push(w.ends, w.counts, ENDS, q)
             return
         start_fill(w, die, op.fills, slot.op, q, row.fill_bytes)
     if takes_no_time(w, q):
@@ -195,22 +195,22 @@ def _start_bodies(
 ) -> None:
     count = 0
     for i in range(w.counts[STARTS]):
-        q = w.lists[STARTS, i]
+        q = w.starts[i]
         group = g.ops[w.slots[q].op].group
         if group == NONE:
-            w.lists[STARTING, count] = q
+            w.starting[count] = q
             count += 1
             continue
         w.groups[group].waiting += 1
         first, end = g.group_start[group], g.group_start[group + 1]
         if w.groups[group].waiting == end - first:
             for j in range(first, end):
-                w.lists[STARTING, count] = g.ops[g.group_ops[j]].queue
+                w.starting[count] = g.ops[g.group_ops[j]].queue
                 count += 1
     w.counts[STARTS] = 0
-    sort_ints(w.lists[STARTING], count)
+    sort_ints(w.starting, count)
     for i in range(count):
-        _start_body(g, w, row_of, w.lists[STARTING, i], contention, stops, now)
+        _start_body(g, w, row_of, w.starting[i], contention, stops, now)
 
 
 @part
@@ -245,7 +245,7 @@ def _update_tree(g: GraphArrays, w: Work) -> None:
     """Put the least timer of each touched die into the tournament."""
     leaves = len(w.tree) >> 1
     for i in range(w.counts[TOUCHED]):
-        die = w.lists[TOUCHED, i]
+        die = w.touched[i]
         w.dies[die].touched = 0
         least = inf
         for q in range(g.die_queues[die], g.die_queues[die + 1]):
@@ -265,15 +265,15 @@ def _update_tree(g: GraphArrays, w: Work) -> None:
 def _fire(g: GraphArrays, w: Work, row_of: Ints, stops: bool, now: float, steady: bool) -> None:
     """Let all queues go on whose timer is ``now``."""
     leaves = len(w.tree) >> 1
-    w.lists[STACK, 0] = 1
+    w.stack[0] = 1
     depth = 1
     while depth > 0:
         depth -= 1
-        node = w.lists[STACK, depth]
+        node = w.stack[depth]
         if node < leaves:
             for child in (2 * node, 2 * node + 1):
                 if w.tree[child] == now:
-                    w.lists[STACK, depth] = child
+                    w.stack[depth] = child
                     depth += 1
             continue
         die = node - leaves
@@ -282,12 +282,13 @@ def _fire(g: GraphArrays, w: Work, row_of: Ints, stops: bool, now: float, steady
             if w.when[q] != now:
                 continue
             w.when[q] = inf
+            w.counts[EVENTS] += 1
             state = w.slots[q].state
             if state == BODY:
                 end_due(w, q, now)
             elif state == IN_HEAD:
                 w.slots[q].state = MEMBERS
-                push(w, STARTS, q)
+                push(w.starts, w.counts, STARTS, q)
             elif arrive(g, w, row_of, q, stops, now):
                 pass_over(g, w, q, now, steady)
 
@@ -350,9 +351,9 @@ def _make_run(stamp: int) -> Callable[..., int]:
         for i in range(len(rows_of)):
             copy(w.rates, rates[rates_of[i]])
             unfinished = _run_once(g, w, skip, rows_of[i], contention, stops, steady)
-            answers[i, 0] = w.totals[MAKESPAN]
-            answers[i, 1] = w.totals[PERIOD]
-            answers[i, 2] = unfinished
+            answers[i][0] = w.totals[MAKESPAN]
+            answers[i][1] = w.totals[PERIOD]
+            answers[i][2] = unfinished
         return stamp
 
     return kernel(run)

@@ -23,6 +23,8 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
 CUBE, VECTOR, LATENCY, HBM_DIE, HBM_CORE, L2_CORE, L2, SDMA, LINK, PEER, HEAD = range(11)
 
+BOUND_COUNT = len(BOUNDS)
+
 RESOURCES = 5
 """Shared resources of a die, in the order hbm, l2, sdma, link out, link in."""
 RESOURCE_BOUND = (HBM_DIE, L2, SDMA, LINK, LINK)
@@ -166,8 +168,8 @@ MAKESPAN, PERIOD, TAKEN_US, SKIPPED, SKIPPED_AT, TOTALS = range(6)
 the last two layers, end of the last layer, how many layers were skipped behind which one."""
 
 # Work lists, and other counts that live beside their lengths.
-WAKE, ENDS, ASKS, STARTS, STARTING, DIRTY, TOUCHED, STACK, LISTS = range(9)
-FREE_ENTRY, NEXT_ENTRY, MARK, MARK_HIT, COUNTS = 9, 10, 11, 12, 13
+WAKE, ENDS, ASKS, STARTS, DIRTY, TOUCHED = range(6)
+FREE_ENTRY, NEXT_ENTRY, MARK, MARK_HIT, EVENTS, COUNTS = range(6, 12)
 
 
 class GraphArrays(NamedTuple):
@@ -211,7 +213,7 @@ class Work(NamedTuple):
     taken: Bytes
     loads: Records
     resources: Records
-    spent: Floats  # [queue, bound], us
+    spent: Floats  # [queue * BOUND_COUNT + bound], us
     speed: Floats  # answers of the sharing
     bound: Ints
     pool: Ints
@@ -219,7 +221,14 @@ class Work(NamedTuple):
     weight_first: Ints  # the entries of each weight
     was_read: Ints
     reads_left: Ints
-    lists: Ints
+    wake: Ints
+    ends: Ints
+    asks: Ints
+    starts: Ints
+    starting: Ints
+    dirty: Ints
+    touched: Ints
+    stack: Ints
     counts: npt.NDArray[np.int64]
     group_queues: Ints
     group_dies: Ints

@@ -216,7 +216,7 @@ class Grid:
     ) -> Answers:
         """Run the step for each line of ``levels`` ([candidate, knob], places in the levels)."""
         parts = [
-            self._plan.run(self._rows(levels[start : start + _CHUNK]), options)
+            self._plan.run(self.rows(levels[start : start + _CHUNK]), options)
             for start in range(0, len(levels), _CHUNK)
         ]
         return Answers(
@@ -224,7 +224,8 @@ class Grid:
             np.concatenate([np.zeros(0), *(part.layer_us for part in parts)]),
         )
 
-    def _rows(self, levels: npt.NDArray[np.integer]) -> Ints:
+    def rows(self, levels: npt.NDArray[np.integer]) -> Ints:
+        """The rows of the plan's classes of ops for each line of ``levels``."""
         rows = np.tile(self._plan.point.rows, (len(levels), 1))
         for knob, (classes, table) in enumerate(self._tables):
             rows[:, classes] = table[levels[:, knob]]

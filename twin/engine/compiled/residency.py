@@ -196,7 +196,7 @@ def _stop_fills(g: GraphArrays, w: Work, die: int, weight: int) -> None:
         if entry.weight == weight and slot.state != ENDING:
             slot.state = ENDING
             set_timer(g, w, entry.queue, inf)
-            push(w, ENDS, entry.queue)
+            push(w.ends, w.counts, ENDS, entry.queue)
         index = entry.next_fill
 
 

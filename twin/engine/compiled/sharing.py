@@ -9,6 +9,7 @@ import numpy as np
 from twin.engine.compiled._jit import part
 from twin.engine.compiled.layout import (
     BODY,
+    BOUND_COUNT,
     DIRTY,
     ENDING,
     ENDS,
@@ -47,10 +48,17 @@ def copy(to: np.ndarray, values: np.ndarray) -> None:
 
 
 @part
-def push(w: Work, which: int, item: int) -> None:
-    """Put ``item`` on a work list."""
-    w.lists[which, w.counts[which]] = item
-    w.counts[which] += 1
+def fill(to: np.ndarray, value: float) -> None:
+    """Set all places to ``value``."""
+    for i in range(len(to)):
+        to[i] = value
+
+
+@part
+def push(items: np.ndarray, counts: np.ndarray, which: int, item: int) -> None:
+    """Put ``item`` on a work list, whose length is ``counts[which]``."""
+    items[counts[which]] = item
+    counts[which] += 1
 
 
 @part
@@ -60,7 +68,7 @@ def set_timer(g: GraphArrays, w: Work, q: int, time_us: float) -> None:
     die = g.queue_die[q]
     if not w.dies[die].touched:
         w.dies[die].touched = 1
-        push(w, TOUCHED, die)
+        push(w.touched, w.counts, TOUCHED, die)
 
 
 @part
@@ -71,9 +79,9 @@ def advance(w: Work, q: int, now: float) -> None:
     if passed > 0.0:
         slot.done += slot.speed * passed
         bound = slot.bound
-        if w.spent[q, bound] == 0.0:
+        if w.spent[q * BOUND_COUNT + bound] == 0.0:
             slot.seen = slot.seen << 4 | (bound + 1)
-        w.spent[q, bound] += passed
+        w.spent[q * BOUND_COUNT + bound] += passed
         slot.since_us = now
 
 
@@ -85,7 +93,7 @@ def end_due(w: Work, q: int, now: float) -> None:
     slot.done = 1.0
     slot.state = ENDING
     w.when[q] = inf
-    push(w, ENDS, q)
+    push(w.ends, w.counts, ENDS, q)
 
 
 @part
@@ -201,7 +209,7 @@ def alone(w: Work, q: int) -> None:
 def mark_dirty(w: Work, die: int, mask: int) -> None:
     """The users of these resources of ``die`` have changed."""
     if not w.dies[die].dirty:
-        push(w, DIRTY, die)
+        push(w.dirty, w.counts, DIRTY, die)
     w.dies[die].dirty |= mask
 
 
@@ -372,7 +380,7 @@ def sort_ints(values: np.ndarray, count: int) -> None:
 def share_rates(g: GraphArrays, w: Work, now: float) -> None:
     """Give new speeds to all bodies that share resources with what changed."""
     for i in range(w.counts[DIRTY]):
-        die = w.lists[DIRTY, i]
+        die = w.dirty[i]
         while w.dies[die].dirty:
             dirty = w.dies[die].dirty
             seed = dirty & -dirty

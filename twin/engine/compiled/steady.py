@@ -243,7 +243,7 @@ def _move(
         _move_entries(g, w, skip, die, by)
         if not w.dies[die].touched:
             w.dies[die].touched = 1
-            push(w, TOUCHED, die)
+            push(w.touched, w.counts, TOUCHED, die)
     for q in range(len(w.slots)):
         slot = w.slots[q]
         if slot.state == ALL_DONE:

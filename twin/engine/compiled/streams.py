@@ -6,6 +6,7 @@ from twin.engine.compiled._jit import part
 from twin.engine.compiled.layout import (
     ALL_DONE,
     ASKS,
+    BOUND_COUNT,
     CORES,
     DEPS,
     HEAD,
@@ -37,7 +38,7 @@ def row_at(g: GraphArrays, row_of: Ints, i: int) -> Records:
 def _ask_later(w: Work, die: int) -> None:
     if not w.dies[die].asking:
         w.dies[die].asking = 1
-        push(w, ASKS, die)
+        push(w.asks, w.counts, ASKS, die)
 
 
 @part
@@ -54,7 +55,7 @@ def start_head(g: GraphArrays, w: Work, row_of: Ints, q: int, now: float) -> Non
         set_timer(g, w, q, slot.head_end_us)
     else:
         slot.state = MEMBERS
-        push(w, STARTS, q)
+        push(w.starts, w.counts, STARTS, q)
 
 
 @part
@@ -97,7 +98,7 @@ def _tell(g: GraphArrays, w: Work, q: int, end_us: float, steady: bool) -> None:
             other = g.ops[dependent].queue
             if w.slots[other].state == DEPS and w.slots[other].op == dependent:
                 w.slots[other].state = READY
-                push(w, WAKE, other)
+                push(w.wake, w.counts, WAKE, other)
     if op.fills == NONE:
         w.totals[MAKESPAN] = max(w.totals[MAKESPAN], end_us)
     if steady and w.counts[MARK] < len(g.marks) and slot.op == g.marks[w.counts[MARK]]:
@@ -106,7 +107,7 @@ def _tell(g: GraphArrays, w: Work, q: int, end_us: float, steady: bool) -> None:
     slot.previous_us = end_us
     slot.position += 1
     slot.state = READY
-    push(w, WAKE, q)
+    push(w.wake, w.counts, WAKE, q)
 
 
 @part
@@ -131,7 +132,7 @@ def wake_queues(
     """Let queues look at their front op."""
     while w.counts[WAKE] > 0:
         w.counts[WAKE] -= 1
-        q = w.lists[WAKE, w.counts[WAKE]]
+        q = w.wake[w.counts[WAKE]]
         slot = w.slots[q]
         if slot.position == g.queue_start[q + 1]:
             slot.state = ALL_DONE
@@ -141,7 +142,7 @@ def wake_queues(
         row = row_at(g, row_of, i)
         if row.absent:
             slot.position += 1
-            push(w, WAKE, q)
+            push(w.wake, w.counts, WAKE, q)
             continue
         if w.open_deps[i] > 0:
             slot.state = DEPS
@@ -166,7 +167,7 @@ def _longest(w: Work, q: int) -> int:
     if seen == 0:
         return HEAD
     if seen < 16:
-        w.spent[q, seen - 1] = 0.0
+        w.spent[q * BOUND_COUNT + seen - 1] = 0.0
         return int(seen) - 1
     best, bound = -1.0, HEAD
     shift = 32
@@ -174,8 +175,8 @@ def _longest(w: Work, q: int) -> int:
         code = (seen >> shift) & 15
         shift -= 4
         if code > 0:
-            spent = w.spent[q, code - 1]
-            w.spent[q, code - 1] = 0.0
+            spent = w.spent[q * BOUND_COUNT + code - 1]
+            w.spent[q * BOUND_COUNT + code - 1] = 0.0
             if spent > best:
                 best, bound = spent, code - 1
     return bound

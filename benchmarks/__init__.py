@@ -1,0 +1,1 @@
+"""Benchmarks: programs that measure the project's own speed; they are not part of the tests."""
