@@ -73,6 +73,7 @@ class Step:
         self.flat = flat
         self.work = make_work(flat)
         self.skip = make_skip(flat)
+        self._knows_repeats = False
 
     def run(self, options: EngineOptions = DEFAULT_OPTIONS, *, steady: bool = False) -> bool:
         """Run the step; whether it came to its end.
@@ -98,6 +99,9 @@ class Step:
         Returns:
             [run, 3]: makespan and period in us, and how many queues did not end.
         """
+        if steady and not self._knows_repeats:
+            self.skip = self.skip._replace(repeats=repeats(self.flat))
+            self._knows_repeats = True
         count = len(rows_of)
         answers = np.empty((count, 3))
         run(
@@ -205,11 +209,11 @@ def make_work(flat: FlatGraph) -> Work:
 
 
 def make_skip(flat: FlatGraph) -> Skip:
-    """Memory for the state of a layer, and how the graph repeats."""
+    """Memory for the state of a layer; nothing repeats as far as it knows."""
     queues, dies = flat.queues, flat.dies
     entries = 2 * int(flat.prefetch.sum()) + dies + 1
     return Skip(
-        repeats=repeats(flat),
+        repeats=np.zeros(5, np.int32),
         slots=_records(queues, SLOT),
         when=np.empty(queues),
         mask=np.empty(queues, np.int32),

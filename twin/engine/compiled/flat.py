@@ -182,6 +182,7 @@ class RowTable:
         self._rows: dict[tuple[object, ...], int] = {}
         self._values: list[tuple[object, ...]] = []
         self._bytes: list[float] = []
+        self._demands: list[Demand] = []
 
     def add(self, demand: Demand, cores: Cores, gap_us: float) -> int:
         """The number of the row with this demand; names of weights do not matter."""
@@ -207,7 +208,12 @@ class RowTable:
         if number == len(self._values):
             self._values.append(self._row(demand, cores, gap_us, fill, sizes))
             self._bytes += sizes
+            self._demands.append(demand)
         return number
+
+    def demand(self, number: int) -> Demand:
+        """The demand of a row, as it was added first: with the weights' names of that op."""
+        return self._demands[number]
 
     def _row(
         self,
@@ -248,6 +254,7 @@ class RowTable:
         number = self._rows.setdefault(("absent",), len(self._values))
         if number == len(self._values):
             self._values.append((1, *[0] * (len(ROW.names or ()) - 1)))
+            self._demands.append(Demand())
         return number
 
     def arrays(self) -> tuple[Records, Floats]:

@@ -1,0 +1,1 @@
+"""The cluster engine: all dies of a deployment, coupled, with their own loads and jitter."""
