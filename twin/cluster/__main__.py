@@ -1,0 +1,214 @@
+"""``python -m twin.cluster``: simulate all dies of a schedule's deployment, coupled."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from hardware_models.errors import InfeasibleError, InputError
+from twin.choices import HardwareChoice
+from twin.cli import run
+from twin.cluster.options import ClusterOptions, ExpertLoad, Jitter, KvLengths, Placement
+from twin.cluster.run import ClusterSimulation, Sample
+from twin.cluster.summary import ClusterSummary, summarise
+from twin.engine.compiled import warm_up
+from twin.engine.options import EngineOptions, UnfinishedPrefetch
+from twin.models import load_model
+from twin.report.table import console
+from twin.results import write_result, write_timing
+from twin.schedule import Schedule
+from twin.schedule_io import load_schedule
+from twin.search.feasible import rejection
+from twin.validate import validate_schedule
+
+_WAITS_SHOWN = 8
+_LAYERS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """Configuration of the command; see ``--help``."""
+
+    schedule: str
+    hardware: HardwareChoice
+    kv: KvLengths
+    load: ExpertLoad
+    placement: Placement
+    jitter: Jitter
+    layers: int | None
+    seeds: int
+    seed: int
+    contention: bool
+    unfinished_prefetch: UnfinishedPrefetch
+
+    def check(self) -> None:
+        """Refuse numbers out of range, before anything is simulated.
+
+        Raises:
+            InputError: names the key.
+        """
+        if self.seeds < 1:
+            raise InputError("seeds", self.seeds, "a whole number from 1")
+        if self.seed < 0:
+            raise InputError("seed", self.seed, "a whole number from 0")
+        if self.layers is not None and self.layers < 1:
+            raise InputError("layers", self.layers, "a whole number from 1, or null for all")
+
+    @property
+    def options(self) -> ClusterOptions:
+        """What makes dies differ."""
+        return ClusterOptions(
+            kv=self.kv, load=self.load, placement=self.placement, jitter=self.jitter
+        )
+
+
+def main(config: ClusterConfig, folder: Path) -> None:
+    """Simulate, write and print.
+
+    Raises:
+        InputError: the schedule, the die, a file or a number of the configuration is wrong.
+        InfeasibleError: the schedule does not fit in a die's memory; ``result.json`` says so too.
+        DeadlockError: the step cannot finish.
+    """
+    began = time.perf_counter()
+    config.check()
+    schedule = load_schedule(config.schedule)
+    model = load_model(schedule.model)
+    hardware = config.hardware.load(schedule.deployment.hardware)
+    validate_schedule(schedule, model, hardware)
+    reason = rejection(schedule, model, hardware)
+    if reason is not None:
+        refused = {"infeasible": {reason.reason: 1}, "detail": reason.detail}
+        write_result(folder, "twin.cluster", config.seed, refused, ("numba",))
+        raise InfeasibleError(f"{config.schedule}: {reason.detail}")
+    simulation = ClusterSimulation(schedule, model, hardware, config.options, layers=config.layers)
+    ready = time.perf_counter()
+    summary = _simulated(config, simulation)
+    wall_s = time.perf_counter() - began
+    write_result(
+        folder, "twin.cluster", config.seed, _payload(config, schedule, summary), ("numba",)
+    )
+    rates = {
+        "build_s": ready - began,
+        "s_per_seed": (began + wall_s - ready) / config.seeds,
+    }
+    write_timing(folder, wall_s, rates)
+    _print(config, schedule, summary)
+    console().print(f"result.json in {folder}")
+
+
+def _simulated(config: ClusterConfig, simulation: ClusterSimulation) -> ClusterSummary:
+    options = EngineOptions(
+        contention=config.contention, unfinished_prefetch=config.unfinished_prefetch
+    )
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("compiling the engine (once per machine)", total=config.seeds)
+        warm_up()
+        progress.update(task, description=f"simulating {simulation.cluster.dies} dies")
+
+        def heard(sample: Sample) -> None:
+            progress.update(task, advance=1)
+
+        seeds = range(config.seed, config.seed + config.seeds)
+        return summarise(simulation, seeds, options, heard)
+
+
+def _payload(
+    config: ClusterConfig, schedule: Schedule, summary: ClusterSummary
+) -> dict[str, object]:
+    tokens = schedule.workload.tokens_per_step
+    step = summary.step_us
+    return {
+        "name": Path(config.schedule).stem,
+        "schedule": Path(config.schedule).name,
+        "dies": summary.dies,
+        "roles": {name: role.dies for name, role in schedule.deployment.roles.items()},
+        "layers": summary.layers,
+        "ops": summary.ops,
+        "seeds": list(summary.seeds),
+        "steps_ms": [us / 1e3 for us in summary.steps_us],
+        "step_ms": {name: us / 1e3 for name, us in asdict(step).items()},
+        "tpot_ms": {name: us / 1e3 / tokens for name, us in asdict(step).items()},
+        "tokens_per_s_per_die": schedule.workload.global_batch
+        * tokens
+        / (step.mean / 1e6)
+        / summary.dies,
+        "ranks": {
+            "tokens": list(summary.load.tokens),
+            "active_experts": list(summary.load.active_experts),
+            "imbalance": summary.load.imbalance,
+            "kv_tokens": list(summary.kv_tokens),
+        },
+        "waits": [asdict(wait) for wait in summary.waits],
+        "event_waits": [asdict(wait) for wait in summary.event_waits],
+        "bounds": {role: dict(shares) for role, shares in summary.bounds.items()},
+    }
+
+
+def _print(config: ClusterConfig, schedule: Schedule, summary: ClusterSummary) -> None:
+    out = console()
+    step, load = summary.step_us, summary.load
+    out.print(
+        f"{Path(config.schedule).stem}: {summary.dies} dies, {summary.layers} layers, "
+        f"{summary.ops:,} ops, {len(summary.seeds)} seeds"
+    )
+    out.print(
+        f"step {step.mean / 1e3:.3f} ms on average; p50 {step.p50 / 1e3:.3f}, "
+        f"p90 {step.p90 / 1e3:.3f}, p99 {step.p99 / 1e3:.3f} ms; "
+        f"TPOT {step.mean / 1e3 / schedule.workload.tokens_per_step:.3f} ms"
+    )
+    out.print(
+        f"tokens per expert rank and layer: {min(load.tokens):.1f} to {max(load.tokens):.1f} on "
+        f"average, busiest rank {load.imbalance:.2f} x the mean of its layer; active experts "
+        f"{min(load.active_experts):.2f} to {max(load.active_experts):.2f}; KV tokens of a "
+        f"sequence {min(summary.kv_tokens):,.0f} to {max(summary.kv_tokens):,.0f}"
+    )
+    out.print(_waits_table(summary))
+    for wait in summary.event_waits[: 2 * _LAYERS_SHOWN]:
+        out.print(
+            f"layer {wait.layer}: {wait.role} dies wait {wait.wait_us:.1f} us for the other "
+            f"role (longest {wait.longest_us:.1f} us)"
+        )
+    if len(summary.event_waits) > 2 * _LAYERS_SHOWN:
+        out.print(f"... all {summary.layers} layers are in result.json")
+    for role, shares in summary.bounds.items():
+        text = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+        out.print(f"main streams of {role} dies: {text}")
+
+
+def _waits_table(summary: ClusterSummary) -> Table:
+    table = Table(title="collectives: waiting for the last member, a die and step on average")
+    columns = (
+        "op", "wait us", "own work us", "longest wait us", "late because of", "slowest rank",
+        "of the times",
+    )  # fmt: skip
+    for column in columns:
+        left = column in ("op", "late because of", "slowest rank")
+        table.add_column(column, justify="left" if left else "right")
+    for wait in summary.waits[:_WAITS_SHOWN]:
+        table.add_row(
+            wait.op,
+            f"{wait.wait_us:.1f}",
+            f"{wait.work_us:.1f}",
+            f"{wait.longest_us:.1f}",
+            wait.waited_for,
+            wait.slowest_rank,
+            f"{wait.slowest_share:.0%}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(run("cluster", ClusterConfig, main))
