@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hardware_models.hardware import load_hardware
+from twin.cluster.options import ClusterOptions, ExpertLoad, Jitter, KvLengths
 from twin.graph.build import build_step_graph
 from twin.graph.step_graph import StepGraph
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
-from twin.search.space import with_core_split, with_ratio
+from twin.search.space import with_core_split, with_dies, with_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,62 @@ CASES: Mapping[str, Case] = {
         Case(name="afd_3to1_two_batches", schedule="recipe_afd", ratio=3, micro_batches=2),
     )
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterCase:
+    """All dies of a deployment: a shipped schedule on so many dies, four requests each.
+
+    With ``skew``, expert load is Zipf-distributed, KV lengths lie in a range, and heads vary;
+    otherwise all dies are alike.
+    """
+
+    name: str
+    schedule: str
+    dies: int
+    ratio: int | None = None
+    skew: bool = True
+
+    def load(self) -> Schedule:
+        """The schedule on these dies; experts get copies where they do not divide."""
+        schedule = load_schedule(self.schedule)
+        if self.ratio is None:
+            schedule = with_dies(schedule, self.dies)
+        else:
+            schedule = with_ratio(schedule, self.ratio, self.dies)
+        ranks = schedule.deployment.moe.ep
+        experts = load_model(schedule.model).n_routed_experts
+        moe = replace(schedule.moe, redundant_experts=-experts % ranks)
+        requests = 4 * schedule.deployment.attention.dies
+        workload = replace(schedule.workload, global_batch=requests)
+        return replace(schedule, moe=moe, workload=workload)
+
+    @property
+    def options(self) -> ClusterOptions:
+        """What makes dies differ."""
+        if not self.skew:
+            return ClusterOptions(jitter=Jitter(matmul=0.0, other=0.0))
+        return ClusterOptions(
+            kv=KvLengths(low=1024, high=8192), load=ExpertLoad(kind="zipf", exponent=0.5)
+        )
+
+
+CLUSTERS: Mapping[str, ClusterCase] = {
+    case.name: case
+    for case in (
+        ClusterCase(name="cluster_16", schedule="recipe_colocated", dies=16),
+        ClusterCase(name="cluster_32", schedule="recipe_colocated", dies=32),
+        ClusterCase(name="cluster_64", schedule="recipe_colocated", dies=64),
+        ClusterCase(name="cluster_128", schedule="recipe_colocated", dies=128),
+        ClusterCase(name="cluster_256", schedule="recipe_colocated", dies=256),
+        ClusterCase(name="cluster_512", schedule="recipe_colocated", dies=512),
+        ClusterCase(name="cluster_128_alike", schedule="recipe_colocated", dies=128, skew=False),
+        ClusterCase(name="cluster_768_afd_1to1", schedule="recipe_afd", dies=768, ratio=1),
+        ClusterCase(name="cluster_768_afd_3to1", schedule="recipe_afd", dies=768, ratio=3),
+    )
+}
+SIMPY_DIES = 16
+"""Clusters up to this size are run on simpy too: it takes tens of milliseconds a die."""
 
 
 def search_knobs(schedule: Schedule) -> dict[str, list[Schedule]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, CLUSTERS, SIMPY_DIES
 from benchmarks.measure import (
     Engine,
     Evaluated,
@@ -19,6 +19,7 @@ from benchmarks.measure import (
     evaluate_many,
     in_own_process,
     run_case,
+    run_cluster,
 )
 from hardware_models.errors import InputError
 from twin.cli import run
@@ -35,6 +36,7 @@ class EngineConfig:
     """Configuration of the command; see ``--help``."""
 
     cases: tuple[str, ...]
+    clusters: tuple[str, ...]
     layers: int | None
     repeats: int
     candidates: int
@@ -47,9 +49,13 @@ class EngineConfig:
         Raises:
             InputError: names the key.
         """
-        for name in self.cases:
-            if name not in CASES:
-                raise InputError("cases", name, f"some of {', '.join(CASES)}")
+        for key, names, known in (
+            ("cases", self.cases, tuple(CASES)),
+            ("clusters", self.clusters, tuple(CLUSTERS)),
+        ):
+            for name in names:
+                if name not in known:
+                    raise InputError(key, name, f"some of {', '.join(known)}")
         for key, value in (("repeats", self.repeats), ("candidates", self.candidates)):
             if value < 1:
                 raise InputError(key, value, "a whole number from 1")
@@ -59,37 +65,49 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One case on all engines; ``plain`` is there where it was run."""
+    """One case on all engines that it was run on."""
 
     name: str
     layers: int
-    simpy: Measured
     compiled: Measured
+    simpy: Measured | None
     plain: Measured | None
 
     @property
-    def same(self) -> bool:
-        """Whether all engines start and end every op at the same time, to the last bit."""
-        others = [self.simpy] if self.plain is None else [self.simpy, self.plain]
-        return all(other.answer == self.compiled.answer for other in others)
+    def engines(self) -> int:
+        """How many engines ran it."""
+        return 1 + (self.simpy is not None) + (self.plain is not None)
+
+    @property
+    def same(self) -> bool | None:
+        """Whether all engines start and end every op at the same time, to the last bit.
+
+        ``None`` where there is only one engine's answer.
+        """
+        others = [other for other in (self.simpy, self.plain) if other is not None]
+        return all(other.answer == self.compiled.answer for other in others) if others else None
+
+    def times_slower(self, other: Measured | None) -> float | None:
+        """How many times the compiled engine's time another engine took."""
+        return None if other is None else other.seconds / self.compiled.seconds
 
     def entry(self) -> dict[str, object]:
         """The case's row in ``result.json``."""
         compiled_s = self.compiled.seconds
-        plain_s = None if self.plain is None else self.plain.seconds
         return {
             "name": self.name,
             "dies": self.compiled.dies,
             "layers": self.layers,
             "ops": self.compiled.ops,
-            "simpy_s": self.simpy.seconds,
+            "simpy_s": None if self.simpy is None else self.simpy.seconds,
             "compiled_s": compiled_s,
-            "ratio": self.simpy.seconds / compiled_s,
+            "ratio": self.times_slower(self.simpy),
             "schedules_per_s": 1.0 / compiled_s,
             "peak_mb": self.compiled.peak_mb,
-            "plain_s": plain_s,
-            "plain_ratio": None if plain_s is None else plain_s / compiled_s,
+            "plain_s": None if self.plain is None else self.plain.seconds,
+            "plain_ratio": self.times_slower(self.plain),
             "events_per_s": self.compiled.events / compiled_s,
+            "ms_per_die": compiled_s * 1e3 / self.compiled.dies,
             "step_us": self.compiled.makespan_us,
             "same": self.same,
         }
@@ -108,6 +126,7 @@ def main(config: EngineConfig, folder: Path) -> None:
         status.update("compiling the engine (once per machine)")
         compile_s = warm_up()
         results = [_measure(name, config, status.update) for name in config.cases]
+        results += [_measure_cluster(name, config, status.update) for name in config.clusters]
         status.update(f"evaluating {config.candidates:,} candidates")
         evaluated: Evaluated = in_own_process(
             evaluate_many, SEARCHED, config.candidates, config.repeats, 25
@@ -147,23 +166,39 @@ def _measure(name: str, config: EngineConfig, say: Callable[[str], None]) -> Res
         )
         return found
 
-    schedule = CASES[name].load()
-    layers = config.layers or load_model(schedule.model).num_layers
+    few = min(config.repeats, 5)
     return Result(
         name,
-        layers,
-        simpy=measured("simpy", min(config.repeats, 5)),
+        config.layers or load_model(CASES[name].load().model).num_layers,
         compiled=measured("compiled", 20 * config.repeats),
-        plain=measured("plain", min(config.repeats, 5)) if config.plain else None,
+        simpy=measured("simpy", few),
+        plain=measured("plain", few) if config.plain else None,
+    )
+
+
+def _measure_cluster(name: str, config: EngineConfig, say: Callable[[str], None]) -> Result:
+    def measured(engine: Engine) -> Measured:
+        say(f"{name}: {engine}")
+        found: Measured = in_own_process(run_cluster, name, config.layers, engine, config.repeats)
+        return found
+
+    case = CLUSTERS[name]
+    return Result(
+        name,
+        config.layers or load_model(case.load().model).num_layers,
+        compiled=measured("compiled"),
+        simpy=measured("simpy") if case.dies <= SIMPY_DIES else None,
+        plain=None,
     )
 
 
 def _verdict(result: Result) -> str:
-    count = 2 if result.plain is None else 3
+    if result.same is None:
+        return f"step {result.compiled.makespan_us:,.3f} us (too large for the other engines)"
     if result.same:
         return (
-            f"the same start and end of all {result.compiled.ops:,} ops from {count} engines, "
-            f"to the last bit; step {result.compiled.makespan_us:,.3f} us"
+            f"the same start and end of all {result.compiled.ops:,} ops from {result.engines} "
+            f"engines, to the last bit; step {result.compiled.makespan_us:,.3f} us"
         )
     return "DIFFERENT answers from the engines: this is a fault"
 
@@ -172,28 +207,36 @@ def _table(results: list[Result]) -> Table:
     table = Table(title="one step, one core: the fastest of some runs")
     columns = (
         "case", "dies", "layers", "ops", "simpy ms", "plain Python ms", "compiled ms",
-        "simpy / compiled", "plain / compiled", "steps/s", "events/s", "peak MB",
+        "simpy / compiled", "plain / compiled", "steps/s", "events/s", "ms/die", "peak MB",
     )  # fmt: skip
     for column in columns:
         table.add_column(column, justify="left" if column == "case" else "right")
     for result in results:
         compiled = result.compiled
-        plain = result.plain
         table.add_row(
             result.name,
             str(compiled.dies),
             str(result.layers),
             f"{compiled.ops:,}",
-            f"{result.simpy.seconds * 1e3:.1f}",
-            "-" if plain is None else f"{plain.seconds * 1e3:.1f}",
+            _milliseconds(result.simpy),
+            _milliseconds(result.plain),
             f"{compiled.seconds * 1e3:.3f}",
-            f"{result.simpy.seconds / compiled.seconds:.0f}",
-            "-" if plain is None else f"{plain.seconds / compiled.seconds:.0f}",
+            _number(result.times_slower(result.simpy)),
+            _number(result.times_slower(result.plain)),
             f"{1.0 / compiled.seconds:,.0f}",
             f"{compiled.events / compiled.seconds:,.0f}",
+            f"{compiled.seconds * 1e3 / compiled.dies:.3f}",
             f"{compiled.peak_mb:.0f}",
         )
     return table
+
+
+def _milliseconds(measured: Measured | None) -> str:
+    return "-" if measured is None else f"{measured.seconds * 1e3:,.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
 
 
 if __name__ == "__main__":

@@ -17,9 +17,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.cases import CASES, search_knobs
+from benchmarks.cases import CASES, CLUSTERS, search_knobs
 from benchmarks.plain import PlainStep
 from hardware_models.hardware import load_hardware
+from twin.cluster.run import ClusterSimulation
 from twin.engine import reference
 from twin.engine.compiled import Step, flatten
 from twin.engine.compiled.plan import Plan
@@ -84,6 +85,34 @@ def run_case(name: str, layers: int | None, engine: Engine, repeats: int) -> Mea
     else:
         times = np.stack([step.records.start_us, step.records.end_us], axis=1)
     return _measured(seconds, runner.makespan_us, times, len(graph.dies), step.events)
+
+
+def run_cluster(name: str, layers: int | None, engine: Engine, repeats: int) -> Measured:
+    """Run the coupled step of all dies of a cluster on one engine.
+
+    The time is that of the step; drawing the loads of a seed comes before it.
+    """
+    case = CLUSTERS[name]
+    schedule = case.load()
+    simulation = ClusterSimulation(
+        schedule,
+        load_model(schedule.model),
+        load_hardware(schedule.deployment.hardware),
+        case.options,
+        layers=layers,
+    )
+    dies, step = simulation.cluster.dies, simulation.step
+    makespan_us = simulation.run(0).step_us
+    if engine == "simpy":
+        graph = simulation.step_graph()
+        began = time.perf_counter()
+        timeline = reference.simulate(graph)
+        seconds = time.perf_counter() - began
+        times = np.array([(record.start_us, record.end_us) for record in timeline.records])
+        return _measured(seconds, timeline.makespan_us, times, dies, 0)
+    seconds = _fastest(simulation.again, repeats)
+    times = np.stack([step.records.start_us, step.records.end_us], axis=1)
+    return _measured(seconds, makespan_us, times, dies, step.events)
 
 
 def evaluate_many(name: str, count: int, repeats: int, checked: int) -> Evaluated:

@@ -25,10 +25,14 @@ def benchmark(folder: Path, *arguments: str) -> int:
 def test_every_engine_gives_the_same_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ("cases=[afd_3to1]", "layers=2", "repeats=1", "candidates=30")
-    assert benchmark(tmp_path, *small) == 0
+    small = ("cases=[afd_3to1]", "clusters=[cluster_16,cluster_32]", "layers=2", "repeats=1")
+    assert benchmark(tmp_path, *small, "candidates=30") == 0
     result = json.loads((tmp_path / "result.json").read_text())
-    (case,) = result["cases"]
+    case, cluster, larger = result["cases"]
+    assert all(set(other) == set(case) for other in (cluster, larger))
+    assert (cluster["dies"], cluster["same"], cluster["plain_s"]) == (16, True, None)
+    assert (larger["dies"], larger["same"], larger["simpy_s"]) == (32, None, None)
+    assert larger["ms_per_die"] == pytest.approx(larger["compiled_s"] * 1e3 / 32)
     assert set(case) >= KEYS
     assert (case["name"], case["dies"], case["layers"]) == ("afd_3to1", 4, 2)
     assert case["ops"] == len(CASES["afd_3to1"].graph(2).ops)
@@ -48,6 +52,7 @@ def test_every_engine_gives_the_same_answer(
     ("argument", "named"),
     [
         ("cases=[nothing]", "colocated, afd_1to1"),
+        ("clusters=[nothing]", "cluster_16, cluster_32"),
         ("repeats=0", "repeats"),
         ("candidates=-1", "candidates"),
         ("layers=0", "layers"),
@@ -66,8 +71,9 @@ def test_answers_that_differ_are_told_apart() -> None:
     other = run_case("colocated", 1, "simpy", 1)
     assert one.answer == other.answer
     assert one.makespan_us == other.makespan_us
-    assert Result("case", 1, other, one, None).same
-    assert not Result("case", 1, replace(other, answer=other.answer[::-1]), one, None).same
+    assert Result("case", 1, one, other, None).same is True
+    assert Result("case", 1, one, replace(other, answer=other.answer[::-1]), None).same is False
+    assert Result("case", 1, one, None, None).same is None
     longer = run_case("colocated", 2, "simpy", 1)
     assert isinstance(longer, Measured)
     assert longer.answer != one.answer

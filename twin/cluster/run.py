@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from hardware_models.errors import DeadlockError
 from hardware_models.hardware import Hardware
@@ -16,6 +15,7 @@ from twin.engine.compiled import Step
 from twin.engine.compiled.layout import Records
 from twin.engine.compiled.waiting import deadlock_message
 from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
+from twin.graph.step_graph import StepGraph
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 
@@ -65,14 +65,36 @@ class ClusterSimulation:
             InputError: a file of the options is wrong.
             DeadlockError: collectives wait for each other.
         """
-        draw = self._drawer.draw(seed)
+        draw = self.draw(seed)
         self.prepare(draw)
-        answers = self.step.run_many(self._row_of(), options)
-        if answers[0, 2]:
-            graph = replace(self.cluster, flat=self.step.flat).step_graph()
-            raise DeadlockError(deadlock_message(graph, self.step.flat, self.step.work))
+        step_us = self.again(options)
         records = self.step.records.reshape(self.cluster.copies, -1)
-        return Sample(seed, float(answers[0, 0]), draw, records)
+        return Sample(seed, step_us, draw, records)
+
+    def draw(self, seed: int) -> Draw:
+        """What ``seed`` decides.
+
+        Raises:
+            InputError: a file of the options is wrong.
+        """
+        return self._drawer.draw(seed)
+
+    def again(self, options: EngineOptions = DEFAULT_OPTIONS) -> float:
+        """Simulate the step of the draw that is in the graph; the end of its last op in us.
+
+        Raises:
+            DeadlockError: collectives wait for each other.
+        """
+        rows = np.arange(len(self.step.flat.arrays.rows), dtype=np.int32)
+        answers = self.step.run_many(rows[None, :], options)
+        if answers[0, 2]:
+            graph = self.step_graph()
+            raise DeadlockError(deadlock_message(graph, self.step.flat, self.step.work))
+        return float(answers[0, 0])
+
+    def step_graph(self) -> StepGraph:
+        """The step of the draw that is in the graph, as objects."""
+        return replace(self.cluster, flat=self.step.flat).step_graph()
 
     def prepare(self, draw: Draw) -> None:
         """Put the numbers of ``draw`` into the graph."""
@@ -81,6 +103,3 @@ class ClusterSimulation:
         arrays.ops["klass"][:] = draw.rows
         arrays = arrays._replace(head_scale=draw.head_scale)
         self.step.flat = replace(self.step.flat, arrays=arrays)
-
-    def _row_of(self) -> npt.NDArray[np.int32]:
-        return np.arange(len(self.step.flat.arrays.rows), dtype=np.int32)[None, :]

@@ -13,12 +13,10 @@ from hardware_models.errors import DeadlockError
 from hardware_models.hardware import load_hardware
 from twin.cluster.build import group_size
 from twin.cluster.options import ClusterOptions, ExpertLoad, Jitter
-from twin.cluster.run import ClusterSimulation
 from twin.engine import reference
 from twin.engine.compiled import simulate
 from twin.engine.options import EngineOptions
 from twin.graph.build import build_step_graph
-from twin.graph.step_graph import StepGraph
 from twin.models import load_model
 from twin.schedule import CoreLimit, Schedule
 
@@ -27,10 +25,6 @@ OPTIONS = [
     EngineOptions(contention=False),
     EngineOptions(unfinished_prefetch="stops"),
 ]
-
-
-def as_graph(cluster: ClusterSimulation) -> StepGraph:
-    return replace(cluster.cluster, flat=cluster.step.flat).step_graph()
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=repr)
@@ -45,7 +39,7 @@ def test_the_same_as_the_reference_engine(
     """All of it at once: KV lengths, expert load, jitter, real groups, AFD queues."""
     cluster = simulation(schedule, SKEWED, layers)
     sample = cluster.run(5, options)
-    expected = reference.simulate(as_graph(cluster), options)
+    expected = reference.simulate(cluster.step_graph(), options)
     assert sample.step_us == expected.makespan_us
     for one, other in zip(expected.records, cluster.step.timeline().records, strict=True):
         assert other == one
@@ -69,7 +63,7 @@ def test_dies_that_are_alike_run_like_one(schedule: Schedule) -> None:
 def test_groups_are_those_of_the_deployment() -> None:
     schedule = afd(3, 64)
     cluster = simulation(schedule, ALIKE).cluster
-    graph = as_graph(simulation(schedule, ALIKE))
+    graph = simulation(schedule, ALIKE).step_graph()
     members: dict[str, list[int]] = {}
     for op in graph.ops:
         if op.rendezvous is not None:
@@ -95,14 +89,14 @@ def test_a_slow_die_holds_up_its_group_and_in_the_end_everybody() -> None:
     """One die with a long KV cache: its TP group waits, and dispatch couples all others."""
     cluster = simulation(colocated(16), ALIKE)
     calm = cluster.run(0).records["end_us"].copy()
-    draw = cluster._drawer.draw(0)
+    draw = cluster.draw(0)
     template = cluster.cluster.template.ops
     slow = 11
     attention = next(op.index for op in template if op.name == "layer.1.attention.0.attention")
     heads = np.ones(len(draw.rows))
     heads[slow * len(template) + attention] = 3.0
     cluster.prepare(replace(draw, head_scale=heads))
-    assert cluster.step.run_many(cluster._row_of())[0, 2] == 0
+    cluster.again()
     records = cluster.step.records.reshape(16, -1)
     index = {op.name: op.index for op in template}
     waits = records["peer_wait_us"][:, index["layer.1.attention.0.all_to_all"]]
@@ -142,7 +136,7 @@ def test_fitted_skew_gives_way_to_simulated_skew() -> None:
 def test_heads_vary_around_their_mean() -> None:
     options = ClusterOptions(jitter=Jitter(matmul=0.02, other=0.1))
     cluster = simulation(colocated(64), options)
-    scale = cluster._drawer.draw(0).head_scale.reshape(64, -1)
+    scale = cluster.draw(0).head_scale.reshape(64, -1)
     kinds = np.array([op.kind for op in cluster.cluster.template.ops])
     for kind, cv in (("matmul", 0.02), ("quant_matmul", 0.02), ("row_op", 0.1)):
         some = scale[:, kinds == kind]

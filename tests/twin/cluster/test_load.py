@@ -162,7 +162,7 @@ def test_kv_lengths_reach_their_dies(tmp_path: Path) -> None:
     path.write_text("\n".join(map(str, lengths.tolist())))
     options = ClusterOptions(kv=KvLengths(file=str(path)), jitter=STILL)
     cluster = simulation(schedule, options, 1)
-    draw = cluster._drawer.draw(0)
+    draw = cluster.draw(0)
     assert (draw.kv_tokens == np.rint(lengths.reshape(16, 4).mean(axis=1))).all()
     cluster.prepare(draw)
     template = cluster.cluster.template.ops

@@ -15,13 +15,13 @@ from twin.cluster.waits import WaitCounter, local_name
 
 def test_the_rank_and_the_op_that_made_the_others_wait() -> None:
     cluster = simulation(colocated(16), ALIKE)
-    draw = cluster._drawer.draw(0)
+    draw = cluster.draw(0)
     template = cluster.cluster.template.ops
     slow, name = 11, "layer.1.attention.0.attention"
     heads = np.ones(len(draw.rows))
     heads[slow * len(template) + next(op.index for op in template if op.name == name)] = 3.0
     cluster.prepare(replace(draw, head_scale=heads))
-    cluster.step.run_many(cluster._row_of())
+    cluster.again()
     records = cluster.step.records.reshape(16, -1)
     counter = WaitCounter(cluster.cluster)
     counter.add(records)
