@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from engine_graphs import KB, Builder, hardwares
 from hypothesis import given, settings
@@ -180,3 +181,30 @@ def test_random_layers(graph: StepGraph, options: EngineOptions) -> None:
 @settings(max_examples=2000)
 def test_random_layers_at_night(graph: StepGraph, options: EngineOptions) -> None:
     skipped(graph, options)
+
+
+@pytest.mark.parametrize(
+    "schedule", [load_schedule("recipe_colocated"), load_schedule("recipe_afd")]
+)
+def test_times_by_kind_follow_from_what_was_simulated(name: str) -> None:
+    """Die 0's main stream: simulated ops once, the repeated layer for all that were skipped."""
+    graph = graph_of(load_schedule(name))
+    main = [op for op in graph.ops if op.die == 0 and op.stream == "main"]
+    step = Step(flatten(graph))
+    step.run()
+    whole: dict[str, float] = {}
+    for op in main:
+        record = step.records[op.index]
+        whole[op.kind] = whole.get(op.kind, 0.0) + record.end_us - record.start_us
+    step.records.end_us[:] = np.nan
+    step.run(steady=True)
+    skipped = step.skipped
+    assert skipped.layers > 20
+    some: dict[str, float] = {}
+    for op in main:
+        if op.index in skipped.missing:
+            continue
+        record = step.records[op.index]
+        times = 1 + skipped.layers if op.index in skipped.repeated else 1
+        some[op.kind] = some.get(op.kind, 0.0) + times * (record.end_us - record.start_us)
+    assert some == pytest.approx(whole, rel=1e-9)

@@ -4,7 +4,7 @@
 :class:`twin.engine.compiled.plan.Plan` schedules that differ only in numbers.
 """
 
-from twin.engine.compiled.engine import Step, simulate, warm_up
+from twin.engine.compiled.engine import Skipped, Step, simulate, warm_up
 from twin.engine.compiled.flat import FlatGraph, flatten
 
-__all__ = ["FlatGraph", "Step", "flatten", "simulate", "warm_up"]
+__all__ = ["FlatGraph", "Skipped", "Step", "flatten", "simulate", "warm_up"]

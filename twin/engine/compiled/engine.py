@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,6 +64,19 @@ def warm_up() -> float:
     began = time.perf_counter()
     Step(no_graph()).run()
     return time.perf_counter() - began
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Layers that a steady run skipped, for the main stream of die 0.
+
+    Its ops in ``missing`` have no records: they ran as those in ``repeated``, which are one
+    layer, ``layers`` times.
+    """
+
+    layers: int
+    repeated: range
+    missing: range
 
 
 class Step:
@@ -145,13 +158,17 @@ class Step:
         return int(self.work.counts[EVENTS])
 
     @property
-    def skipped(self) -> tuple[int, range]:
-        """How many layers the last steady run skipped, and the ops of the layer they repeat."""
+    def skipped(self) -> Skipped:
+        """What the last steady run did not simulate."""
         layers = int(self.work.totals[SKIPPED])
         if layers == 0:
-            return 0, range(0)
-        marks, at = self.flat.arrays.marks, int(self.work.totals[SKIPPED_AT])
-        return layers, range(int(marks[at - 1]) + 1, int(marks[at]) + 1)
+            return Skipped(0, range(0), range(0))
+        at, marks = int(self.work.totals[SKIPPED_AT]), self.flat.arrays.marks.tolist()
+        return Skipped(
+            layers,
+            range(marks[at - 1] + 1, marks[at] + 1),
+            range(marks[at] + 1, marks[at + layers] + 1),
+        )
 
     def timeline(self) -> Timeline:
         """The records of the last full run as objects."""

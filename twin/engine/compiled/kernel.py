@@ -6,6 +6,14 @@ from collections.abc import Callable
 from math import inf
 
 from twin.engine.compiled._jit import SOURCE_STAMP, kernel, part
+from twin.engine.compiled.bodies import (
+    advance,
+    alone,
+    end_due,
+    make_body,
+    set_speed,
+    takes_no_time,
+)
 from twin.engine.compiled.layout import (
     ALL_DONE,
     ASKS,
@@ -30,21 +38,17 @@ from twin.engine.compiled.layout import (
     Ints,
     Work,
 )
+from twin.engine.compiled.lists import (
+    copy,
+    fill,
+    push,
+    sort_ints,
+)
 from twin.engine.compiled.residency import POLLUTION, end_fill, pollute, read, start_fill
 from twin.engine.compiled.sharing import (
-    advance,
-    alone,
-    copy,
-    end_due,
-    fill,
     join,
     leave,
-    make_body,
-    push,
-    set_speed,
     share_rates,
-    sort_ints,
-    takes_no_time,
 )
 from twin.engine.compiled.steady import HAVE, Skip, snapshot_or_skip
 from twin.engine.compiled.streams import arrive, end_op, pass_over, row_at, start_head, wake_queues

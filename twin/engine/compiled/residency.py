@@ -11,6 +11,9 @@ from __future__ import annotations
 from math import inf
 
 from twin.engine.compiled._jit import part
+from twin.engine.compiled.bodies import (
+    set_timer,
+)
 from twin.engine.compiled.layout import (
     ENDING,
     ENDS,
@@ -21,7 +24,9 @@ from twin.engine.compiled.layout import (
     Records,
     Work,
 )
-from twin.engine.compiled.sharing import push, set_timer
+from twin.engine.compiled.lists import (
+    push,
+)
 
 # Indices behind the rates of the resources.
 USABLE, POLLUTION = 5, 6

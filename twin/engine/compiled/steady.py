@@ -35,7 +35,9 @@ from twin.engine.compiled.layout import (
     Records,
     Work,
 )
-from twin.engine.compiled.sharing import push
+from twin.engine.compiled.lists import (
+    push,
+)
 
 SAME_US = 2.0**-28
 """Four grid steps: times this close count as equal."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from twin.engine.compiled._jit import part
+from twin.engine.compiled.bodies import (
+    on_grid,
+    set_timer,
+)
 from twin.engine.compiled.layout import (
     ALL_DONE,
     ASKS,
@@ -25,7 +29,9 @@ from twin.engine.compiled.layout import (
     Records,
     Work,
 )
-from twin.engine.compiled.sharing import on_grid, push, set_timer
+from twin.engine.compiled.lists import (
+    push,
+)
 
 
 @part
