@@ -183,9 +183,7 @@ def test_random_layers_at_night(graph: StepGraph, options: EngineOptions) -> Non
     skipped(graph, options)
 
 
-@pytest.mark.parametrize(
-    "schedule", [load_schedule("recipe_colocated"), load_schedule("recipe_afd")]
-)
+@pytest.mark.parametrize("name", ["recipe_colocated", "recipe_afd"])
 def test_times_by_kind_follow_from_what_was_simulated(name: str) -> None:
     """Die 0's main stream: simulated ops once, the repeated layer for all that were skipped."""
     graph = graph_of(load_schedule(name))
