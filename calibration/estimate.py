@@ -55,7 +55,6 @@ class Estimate:
     parameters: tuple[Fitted, ...]
     predicted_us: tuple[float, ...]
     degenerate: tuple[tuple[str, str, float], ...]
-    evaluations: int
 
 
 def estimate(
@@ -122,7 +121,6 @@ def estimate(
         parameters=fitted,
         predicted_us=tuple(predict(rows, settings, final)),
         degenerate=_degenerate(names, covariance, error),
-        evaluations=int(solution.nfev),
     )
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from hardware_models.hardware import Hardware
-
-CoreKind = Literal["aic", "aiv"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,14 +54,24 @@ class Deployment:
         return "ffn" in self.roles
 
     @property
+    def attention_role(self) -> Role:
+        """Name of the role that holds attention and dense FFN."""
+        return "attention" if self.is_afd else "colocated"
+
+    @property
+    def moe_role(self) -> Role:
+        """Name of the role that holds the experts."""
+        return "ffn" if self.is_afd else "colocated"
+
+    @property
     def attention(self) -> RoleDeployment:
         """The role that holds attention and dense FFN."""
-        return self.roles["attention"] if self.is_afd else self.roles["colocated"]
+        return self.roles[self.attention_role]
 
     @property
     def moe(self) -> RoleDeployment:
         """The role that holds the experts."""
-        return self.roles["ffn"] if self.is_afd else self.roles["colocated"]
+        return self.roles[self.moe_role]
 
     @property
     def total_dies(self) -> int:

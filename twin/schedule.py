@@ -70,5 +70,5 @@ class Schedule:
 
     def prefetches_of(self, role: Role) -> tuple[Prefetch, ...]:
         """The prefetches that ``role`` issues (without a role: the one that holds attention)."""
-        default: Role = "attention" if self.deployment.is_afd else "colocated"
+        default = self.deployment.attention_role
         return tuple(p for p in self.prefetch if (p.role or default) == role)

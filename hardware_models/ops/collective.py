@@ -123,25 +123,14 @@ class BulkExchange(OpSpec):
         return Demand(latency_us=self.bytes / (gbps * 1e3) * _aiv_slowdown(hardware, granted))
 
 
-def _exchange(hardware: Hardware, granted: Cores, base_us: float, rows: float, ep: int) -> Demand:
-    latency = (
-        base_us
-        + hardware["moe_exchange_us_per_row"] * rows
-        + hardware["moe_exchange_us_per_ep_doubling"] * math.log2(max(ep, 1))
-        + (hardware["ep_skew_us"] if ep > 1 else 0.0)
-    )
-    return Demand(latency_us=latency * _aiv_slowdown(hardware, granted))
-
-
 @dataclass(frozen=True, slots=True)
-class Dispatch(OpSpec):
-    """Fused dispatch of ``rows`` token copies (tokens x real experts each) over ``ep`` dies.
+class _Exchange(OpSpec):
+    """``rows`` token copies (tokens x real experts each) between ``ep`` dies, on vector cores.
 
-    Time = base + rows x cost + log2(EP) x cost + skew of the ranks, from published
-    low-latency rows at EP8 and EP32 on A3 (128 tokens, top-8).  Held on vector cores.
+    Time = base of the kind + rows x cost + log2(EP) x cost + skew of the ranks, from published
+    low-latency rows at EP8 and EP32 on A3 (128 tokens, top-8).
     """
 
-    kind: ClassVar[str] = "dispatch"
     rows: float
     ep: int
     hidden: int
@@ -152,22 +141,24 @@ class Dispatch(OpSpec):
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """See the class."""
-        return _exchange(hardware, granted, hardware["dispatch_base_us"], self.rows, self.ep)
+        latency = (
+            hardware[f"{self.kind}_base_us"]
+            + hardware["moe_exchange_us_per_row"] * self.rows
+            + hardware["moe_exchange_us_per_ep_doubling"] * math.log2(max(self.ep, 1))
+            + (hardware["ep_skew_us"] if self.ep > 1 else 0.0)
+        )
+        return Demand(latency_us=latency * _aiv_slowdown(hardware, granted))
 
 
 @dataclass(frozen=True, slots=True)
-class Combine(OpSpec):
+class Dispatch(_Exchange):
+    """Fused dispatch: token copies to the dies of their experts."""
+
+    kind: ClassVar[str] = "dispatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Combine(_Exchange):
     """Fused combine: the way back of :class:`Dispatch`, in bf16, weighted and summed."""
 
     kind: ClassVar[str] = "combine"
-    rows: float
-    ep: int
-    hidden: int
-
-    def cores(self, hardware: Hardware) -> Cores:
-        """All vector cores unless limited."""
-        return Cores(0, hardware.count("aiv_count"))
-
-    def demand(self, hardware: Hardware, granted: Cores) -> Demand:
-        """See the class."""
-        return _exchange(hardware, granted, hardware["combine_base_us"], self.rows, self.ep)

@@ -19,16 +19,14 @@ from twin.graph.blocks import (
     mtp_ops,
 )
 from twin.graph.placement import Placement
-from twin.graph.role_writer import NEXT, Pass, RoleWriter, layer_passes
+from twin.graph.role_writer import Pass, RoleWriter, layer_passes
 from twin.graph.shapes import StepShapes, step_shapes
 from twin.graph.step_graph import Die, StepGraph
 from twin.graph.writer import GraphWriter
 from twin.model_spec import ModelSpec
+from twin.names import MOE_INPUT, NEXT
 from twin.schedule import Schedule
 from twin.weights import weight_bytes
-
-# The op whose output u feeds the MoE: the first attention's post norm.
-MOE_INPUT = "attention.0.post_norm"
 
 
 def build_step_graph(
@@ -48,7 +46,7 @@ def build_step_graph(
     count = model.num_layers if layers is None else layers
     ratio = schedule.deployment.attention_ratio
     is_afd = schedule.deployment.is_afd
-    attention_role: Role = "attention" if is_afd else "colocated"
+    attention_role = schedule.deployment.attention_role
     dies = [Die(i, attention_role) for i in range(ratio)]
     if is_afd:
         dies.append(Die(ratio, "ffn"))

@@ -9,9 +9,8 @@ from hardware_models.demand import OpSpec
 from twin.deployment import Role
 from twin.graph.placement import Place
 from twin.graph.writer import OUTSIDE, GraphWriter
+from twin.names import NEXT
 from twin.schedule import Prefetch, Schedule
-
-NEXT = "next."
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def check_fixed(base: Schedule, model: ModelSpec, hardware: Hardware) -> None:
 
 
 def _with_sizes(deployment: Deployment, choice: DeploymentChoice) -> Deployment:
-    holder: Role = "attention" if deployment.is_afd else "colocated"
+    holder = deployment.attention_role
     sizes: Mapping[str, int] = {
         name: value for name in _SIZES if (value := getattr(choice, name)) is not None
     }

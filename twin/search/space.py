@@ -92,7 +92,7 @@ class Space:
     def _with_prefetch(self, schedule: Schedule, knob: Knob, share: float) -> Schedule:
         """Set every weight of the knob to ``share`` of its size; 0 leaves it out."""
         deployment = schedule.deployment
-        default: Role = "attention" if deployment.is_afd else "colocated"
+        default = deployment.attention_role
         role = knob.role or default
         wanted = dict(knob.weights or {})
         result: list[Prefetch] = []
@@ -131,7 +131,7 @@ def present_op(deployment: Deployment, role: Role, op: str) -> str:
     present = {name for chain in layer_chains(deployment, role) for name in chain}
     if op in present or role == "ffn":
         return op
-    holder: Role = "attention" if deployment.is_afd else "colocated"
+    holder = deployment.attention_role
     sizes = replace(deployment.roles[holder], o_proj_tp=2, dense_tp=2)
     fullest = replace(deployment, quantisation="w8a8", roles={**deployment.roles, holder: sizes})
     for chain in layer_chains(fullest, role):

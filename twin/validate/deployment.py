@@ -78,7 +78,7 @@ def _check_groups(field: str, role: RoleDeployment) -> None:
 
 def _check_attention(deployment: Deployment, model: ModelSpec) -> None:
     role = deployment.attention
-    field = f"deployment.roles.{'attention' if deployment.is_afd else 'colocated'}"
+    field = f"deployment.roles.{deployment.attention_role}"
     widths = (
         ("attention_tp", "attention heads", model.num_attention_heads),
         ("kvp", "attention heads", model.num_attention_heads),
@@ -181,7 +181,7 @@ def _check_experts(schedule: Schedule, model: ModelSpec) -> None:
     require(chunk is None, "moe.chunk_tokens", chunk, "null: chunks are for prefill")
     role, field = (
         deployment.moe,
-        f"deployment.roles.{'ffn' if deployment.is_afd else 'colocated'}.ep",
+        f"deployment.roles.{deployment.moe_role}.ep",
     )
     total = model.n_routed_experts + redundant
     require(
@@ -208,7 +208,7 @@ def _check_dispatch(schedule: Schedule, model: ModelSpec) -> None:
     if deployment.total_dies == 1:
         return
     ep, low, high = deployment.moe.ep, *EP_RANGE
-    field = f"deployment.roles.{'ffn' if deployment.is_afd else 'colocated'}.ep"
+    field = f"deployment.roles.{deployment.moe_role}.ep"
     require(low <= ep <= high, field, ep, f"{low} to {high}, the range of dispatch")
     require(model.moe_topk <= MOST_TOPK, "model.moe_topk", model.moe_topk, f"at most {MOST_TOPK}")
     low, high = HIDDEN_RANGE

@@ -21,7 +21,7 @@ def check_prefetches(schedule: Schedule) -> None:
     Raises:
         InputError: see :func:`twin.validate.validate_schedule`.
     """
-    default: Role = "attention" if schedule.deployment.is_afd else "colocated"
+    default = schedule.deployment.attention_role
     seen: dict[tuple[Role, str], str] = {}
     for place, prefetch in enumerate(schedule.prefetch):
         field = f"prefetch[{place}]"

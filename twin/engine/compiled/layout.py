@@ -27,7 +27,6 @@ BOUND_COUNT = len(BOUNDS)
 
 RESOURCES = 5
 """Shared resources of a die, in the order hbm, l2, sdma, link out, link in."""
-RESOURCE_BOUND = (HBM_DIE, L2, SDMA, LINK, LINK)
 LINK_IN_BIT = 16
 REMOTE_BIT = 32
 """In a body's mask of loads: it loads the link in of another die."""
