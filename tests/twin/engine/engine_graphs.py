@@ -5,17 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import strategies as st
 
 from hardware_models.demand import Cores, Demand, OpSpec, WeightRead
 from hardware_models.hardware import Hardware
 from hardware_models.parameter import Parameter
+from twin.engine.options import EngineOptions
 from twin.engine.reference import simulate
 from twin.engine.timeline import OpRecord, Timeline
 from twin.graph.step_graph import PREFETCH_STREAM, Die, Op, StepGraph
 
 KB = 1000.0
 """1 GB/s is 1000 bytes/us: 1 KB takes 1 us at 1 GB/s."""
+
+
+STOPS = EngineOptions(unfinished_prefetch="stops")
+ALONE = EngineOptions(contention=False)
+
+
+def us(value: float) -> object:
+    """Times are rounded to 2**-30 us."""
+    return pytest.approx(value, abs=1e-8)
 
 
 @dataclass(frozen=True, slots=True)
