@@ -1,6 +1,11 @@
 """Demand models, one family of ops a module; every formula's docstring names its source."""
 
-from hardware_models.ops.attention import GqaAttention, MlaDecodeAttention, MlaProlog
+from hardware_models.ops.attention import (
+    AttentionUpdate,
+    GqaAttention,
+    MlaDecodeAttention,
+    MlaProlog,
+)
 from hardware_models.ops.collective import (
     BulkExchange,
     Collective,
@@ -18,6 +23,7 @@ from hardware_models.ops.vector import (
 )
 
 __all__ = [
+    "AttentionUpdate",
     "BatchMatMul",
     "BulkExchange",
     "Collective",

@@ -1,4 +1,4 @@
-"""Attention on the die: the fused MLA prolog, absorbed paged MLA, grouped-query attention."""
+"""Attention on the die: fused MLA prolog, absorbed paged MLA, its merge, grouped-query."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from hardware_models.ops.tiling import (
 # that explain the 910B2 prefill rows (whole blocks count although a causal mask cuts them).
 _TILE_ROWS = 128
 _KV_BLOCK = 512
+_LSE_BYTES = 4
+"""A partial result's log-sum-exp is fp32, whatever the type of the result."""
 
 
 def kv_seen(rows: int, kv_tokens: int, causal: bool) -> float:
@@ -194,4 +196,43 @@ class GqaAttention(OpSpec):
             hbm_bytes=float(kv_bytes),
             hbm_cap_gbps=cap_gbps,
             l2_cap_gbps=granted.aic * hardware["l2_per_aic_gbps"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionUpdate(OpSpec):
+    """Merge of ``parts`` partial attention results by their LSE (npu_attention_update).
+
+    ``rows`` rows (tokens x heads) of ``width`` elements: O = sum of O_i exp(lse_i - lse) over
+    the parts.  Each part costs a row as an elementwise add does (``add_row_us``,
+    ``add_us_per_kelement``) and the exponential of its LSE (``exp_us_per_kelement``); bytes of
+    all parts with their fp32 LSE, and of the result, at ``add_gbps``.  Source: the op's
+    interface (at most 16 parts); no latency of it is published, so it borrows the add's form.
+    """
+
+    kind: ClassVar[str] = "attention_update"
+    parts: int
+    rows: int
+    width: int
+    dtype: DType
+
+    def cores(self, hardware: Hardware) -> Cores:
+        """At most one row per vector core and wave."""
+        return Cores(0, max(1, min(self.rows, hardware.count("aiv_count"))))
+
+    def demand(self, hardware: Hardware, granted: Cores) -> Demand:
+        """See the class."""
+        part_us = hardware["add_row_us"] + hardware["add_us_per_kelement"] * self.width / 1024
+        part_us += hardware["exp_us_per_kelement"] / 1024
+        compute_us = math.ceil(self.rows / granted.aiv) * self.parts * part_us
+        row_bytes = self.width * ELEMENT_BYTES[self.dtype]
+        moved = self.rows * (self.parts * (row_bytes + _LSE_BYTES) + row_bytes)
+        wanted = self.cores(hardware).aiv
+        memory_us = moved / (hardware["add_gbps"] * 1e3 * granted.aiv / wanted)
+        parts_us = (compute_us, memory_us)
+        return Demand(
+            head_us=hardware["add_head_us"]
+            + hardware["vector_block_us"] * wanted
+            + exposed_us(parts_us, 2.0),
+            vector_us=max(parts_us),
         )

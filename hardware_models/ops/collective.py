@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 from hardware_models.demand import Cores, Demand, OpSpec
 from hardware_models.hardware import Hardware
 
-CollectiveKind = Literal["all_gather", "reduce_scatter", "all_to_all"]
 HcclKind = Literal["all_gather", "reduce_scatter", "all_to_all", "all_reduce"]
 
 
@@ -24,15 +23,17 @@ def _aiv_slowdown(hardware: Hardware, granted: Cores) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Collective(OpSpec):
-    """AllGather, ReduceScatter or AllToAll over ``group`` dies, driven by vector cores.
+    """AllGather, ReduceScatter, AllToAll or AllReduce over ``group`` dies, on vector cores.
 
-    ``payload_bytes`` is what one die contributes (all_gather), keeps (reduce_scatter) or
-    sends (all_to_all).  Time = latency floor by group size + payload x cost per KB; the bytes
-    that arrive (``(group - 1) x payload``, for all_to_all its share) also load the link.
+    ``payload_bytes`` is what one die contributes (all_gather), keeps (reduce_scatter), sends
+    (all_to_all) or holds (all_reduce).  Time = latency floor by group size + payload x cost per
+    KB; the bytes that arrive (``(group - 1) x payload``, for all_to_all its share) also load
+    the link.  An all_reduce moves what a reduce_scatter and an all_gather of its parts
+    (payload / group) move, 2 (group - 1) / group x payload, behind one floor: it is one kernel.
     """
 
     kind: ClassVar[str] = "collective"
-    op: CollectiveKind
+    op: HcclKind
     group: int
     payload_bytes: int
 
@@ -46,13 +47,16 @@ class Collective(OpSpec):
             hardware["collective_latency_us"]
             * (self.group / 8.0) ** hardware["collective_group_exponent"]
         )
-        per_kb = hardware["collective_us_per_kb"] * self.payload_bytes / 1024
-        arriving = self.payload_bytes * (self.group - 1)
+        payload = float(self.payload_bytes)
+        if self.op == "all_reduce":
+            payload *= 2.0 / self.group
+        per_kb = hardware["collective_us_per_kb"] * payload / 1024
+        arriving = payload * (self.group - 1)
         if self.op == "all_to_all":
             arriving //= self.group
         return Demand(
             latency_us=(floor + per_kb) * _aiv_slowdown(hardware, granted),
-            link_bytes=float(arriving),
+            link_bytes=arriving,
         )
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hardware_models.demand import Cores, OpSpec
 from hardware_models.hardware import load_hardware
 from hardware_models.ops import (
+    AttentionUpdate,
     BatchMatMul,
     Collective,
     Dispatch,
@@ -40,6 +41,8 @@ SPECS: list[OpSpec] = [
     GatingTopK(12, 768),
     Sample(12, 131072),
     Collective("all_gather", 8, 147456),
+    Collective("all_reduce", 8, 147456),
+    AttentionUpdate(8, 96, 128, "bf16"),
     Dispatch(96.0, 128, 6144),
 ]
 
@@ -115,3 +118,36 @@ def test_a_larger_group_has_a_higher_collective_floor() -> None:
         Collective("all_gather", group, 1024).demand(HARDWARE, FULL).latency_us for group in (8, 16)
     )
     assert large > small
+
+
+@given(group=st.integers(2, 64), share=st.integers(1, 1 << 20))
+def test_an_all_reduce_moves_what_its_two_halves_move(group: int, share: int) -> None:
+    """Reduce-scatter to the parts, all-gather of the parts, behind one floor."""
+    whole = Collective("all_reduce", group, share * group).demand(HARDWARE, FULL)
+    halves = [
+        Collective(op, group, share).demand(HARDWARE, FULL)
+        for op in ("reduce_scatter", "all_gather")
+    ]
+    nothing = Collective("all_reduce", group, 0).demand(HARDWARE, FULL)
+    assert whole.link_bytes == pytest.approx(2 * (group - 1) * share)
+    assert whole.link_bytes == pytest.approx(sum(half.link_bytes for half in halves))
+    both_us = sum(half.latency_us for half in halves)
+    assert whole.latency_us == pytest.approx(both_us - nothing.latency_us)
+
+
+@given(parts=st.integers(1, 15), rows=st.integers(1, 4096))
+def test_merging_more_parts_takes_longer(parts: int, rows: int) -> None:
+    few, more = (
+        alone_us(AttentionUpdate(count, rows, 128, "bf16"), HARDWARE)
+        for count in (parts, parts + 1)
+    )
+    assert few < more
+
+
+def test_a_merge_of_long_rows_runs_at_the_rate_of_its_bytes() -> None:
+    """Each part brings its rows in bf16 and an fp32 LSE a row; one result is written."""
+    spec = AttentionUpdate(8, 48, 512, "bf16")
+    fast = HARDWARE.with_values({"add_row_us": 0, "add_us_per_kelement": 0})
+    moved = 48 * (8 * (512 * 2 + 4) + 512 * 2)
+    expected = moved / (HARDWARE["add_gbps"] * 1e3)
+    assert spec.demand(fast, Cores(0, 48)).vector_us == pytest.approx(expected)
