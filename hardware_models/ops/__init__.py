@@ -13,7 +13,9 @@ from hardware_models.ops.collective import (
     Dispatch,
     HcclCollective,
 )
+from hardware_models.ops.host import HostLaunch, HostRead
 from hardware_models.ops.matmul import BatchMatMul, GroupedMatMul, MatMul, QuantMatMul
+from hardware_models.ops.routing import InitRouting
 from hardware_models.ops.transfer import PrefetchWeight, Receive, Send
 from hardware_models.ops.vector import (
     Embedding,
@@ -34,6 +36,9 @@ __all__ = [
     "GqaAttention",
     "GroupedMatMul",
     "HcclCollective",
+    "HostLaunch",
+    "HostRead",
+    "InitRouting",
     "MatMul",
     "MlaDecodeAttention",
     "MlaProlog",

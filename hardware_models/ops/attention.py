@@ -150,9 +150,11 @@ class MlaDecodeAttention(OpSpec):
 class GqaAttention(OpSpec):
     """Attention with ``kv_heads`` shared by ``heads`` query heads (MHA where they are equal).
 
-    Time = ``gqa_fixed_us`` + ``gqa_tile_us`` for each wave of 128-row tiles + MACs at
-    ``gqa_cube_efficiency`` + softmax + KV bytes at ``gqa_hbm_gbps``: on published 910B2 rows
-    the parts add up rather than overlap.  Under a causal mask whole blocks of 512 tokens count.
+    A score costs ``head_dim`` MACs and its use ``v_head_dim`` (0: as wide as ``head_dim``);
+    un-absorbed MLA has 192 and 128.  Time = ``gqa_fixed_us`` + ``gqa_tile_us`` for each wave
+    of 128-row tiles + MACs at ``gqa_cube_efficiency`` + softmax + KV bytes at
+    ``gqa_hbm_gbps``: on published 910B2 rows the parts add up rather than overlap.  Under a
+    causal mask whole blocks of 512 tokens count.
     """
 
     kind: ClassVar[str] = "gqa_attention"
@@ -164,6 +166,7 @@ class GqaAttention(OpSpec):
     head_dim: int
     causal: bool
     dtype: DType
+    v_head_dim: int = 0
 
     def cores(self, hardware: Hardware) -> Cores:
         """A mixed kernel over all cores."""
@@ -177,14 +180,11 @@ class GqaAttention(OpSpec):
             products * math.ceil(group / 16) * 16 * kv_seen(self.rows, self.kv_tokens, self.causal)
         )
         tiles = products * math.ceil(group / _TILE_ROWS)
-        cube_us = (
-            core_us(
-                hardware, scores * 2 * self.head_dim, self.dtype, hardware["gqa_cube_efficiency"]
-            )
-            / granted.aic
-        )
+        widths = self.head_dim + (self.v_head_dim or self.head_dim)
+        efficiency = hardware["gqa_cube_efficiency"]
+        cube_us = core_us(hardware, scores * widths, self.dtype, efficiency) / granted.aic
         vector_us = hardware["gqa_softmax_us_per_kelement"] * scores / 1024 / granted.aic
-        kv_bytes = products * self.kv_tokens * 2 * self.head_dim * ELEMENT_BYTES[self.dtype]
+        kv_bytes = products * self.kv_tokens * widths * ELEMENT_BYTES[self.dtype]
         cap_gbps = min(granted.aic * hardware["hbm_per_aic_gbps"], hardware["gqa_hbm_gbps"])
         parts = (cube_us, vector_us, kv_bytes / (cap_gbps * 1e3))
         return Demand(
