@@ -23,6 +23,12 @@ from hardware_models.ops.vector import (
     RowOp,
     Sample,
 )
+from hardware_models.ops.vector_transfer import (
+    ExpertReceive,
+    ExpertSend,
+    VectorReceive,
+    VectorSend,
+)
 
 __all__ = [
     "AttentionUpdate",
@@ -32,6 +38,8 @@ __all__ = [
     "Combine",
     "Dispatch",
     "Embedding",
+    "ExpertReceive",
+    "ExpertSend",
     "GatingTopK",
     "GqaAttention",
     "GroupedMatMul",
@@ -48,4 +56,6 @@ __all__ = [
     "RowOp",
     "Sample",
     "Send",
+    "VectorReceive",
+    "VectorSend",
 ]

@@ -127,6 +127,17 @@ class BulkExchange(OpSpec):
         return Demand(latency_us=self.bytes / (gbps * 1e3) * _aiv_slowdown(hardware, granted))
 
 
+def exchange_us(kind: str, rows: float, ep: int, hardware: Hardware, granted: Cores) -> float:
+    """Time of a fused exchange of ``rows`` token copies: ``kind`` is dispatch or combine."""
+    latency = (
+        hardware[f"{kind}_base_us"]
+        + hardware["moe_exchange_us_per_row"] * rows
+        + hardware["moe_exchange_us_per_ep_doubling"] * math.log2(max(ep, 1))
+        + (hardware["ep_skew_us"] if ep > 1 else 0.0)
+    )
+    return latency * _aiv_slowdown(hardware, granted)
+
+
 @dataclass(frozen=True, slots=True)
 class _Exchange(OpSpec):
     """``rows`` token copies (tokens x real experts each) between ``ep`` dies, on vector cores.
@@ -145,13 +156,7 @@ class _Exchange(OpSpec):
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """See the class."""
-        latency = (
-            hardware[f"{self.kind}_base_us"]
-            + hardware["moe_exchange_us_per_row"] * self.rows
-            + hardware["moe_exchange_us_per_ep_doubling"] * math.log2(max(self.ep, 1))
-            + (hardware["ep_skew_us"] if self.ep > 1 else 0.0)
-        )
-        return Demand(latency_us=latency * _aiv_slowdown(hardware, granted))
+        return Demand(latency_us=exchange_us(self.kind, self.rows, self.ep, hardware, granted))
 
 
 @dataclass(frozen=True, slots=True)
