@@ -36,6 +36,10 @@ STREAMS: dict[Role, tuple[str, ...]] = {
 }
 """The streams that a stage of each role may name; ``prefetch`` is the twin's own."""
 COMPUTE_STREAMS = ("main", "moe")
+HOST_STREAM = "host"
+"""The twin's own: what the host of a die does one after the other in eager mode."""
+LAUNCH = ".launch"
+"""Ending of a host op: the launch of the op that it is named after."""
 
 _ATTENTION_WEIGHTS = ("q_a", "q_b", "kv_a", "uk", "uv", "o_proj")
 _DENSE_WEIGHTS = ("gate_up", "down")
@@ -134,6 +138,60 @@ def outside_ops(deployment: Deployment, next_n: int) -> tuple[str, ...]:
         ]
         ops += [f"mtp.{number}.{op}" for op in local]
     return tuple(ops)
+
+
+_CHUNK_OPS = (
+    "init_routing",
+    "count_all_to_all",
+    "read_counts",
+    "token_all_to_all",
+    "re_routing",
+    "gmm1",
+    "swiglu",
+    "gmm2",
+    "restore_order",
+    "back_all_to_all",
+    "finalize_routing",
+)
+
+
+def prefill_attention_ops(block: str, role: RoleDeployment) -> tuple[str, ...]:
+    """Ops of one MLA block in prefill, in issue order: un-absorbed, its projections apart.
+
+    ``kv_b`` is uk and uv side by side; ``kv_norm_rope_cache`` writes the latent to the cache.
+    """
+    decode = attention_ops(block, role)
+    inside = ("q_a", "q_norm", "q_b", "rope", "kv_a", "kv_norm_rope_cache", "kv_b", "attention")
+    start = decode.index(f"{block}.prolog")
+    behind = decode[decode.index(f"{block}.uv") + 1 :]
+    return (*decode[:start], *(f"{block}.{op}" for op in inside), *behind)
+
+
+def prefill_chunk_ops(number: int, chunks: int) -> tuple[str, ...]:
+    """Ops of one MoE chunk: ``moe.chunkN.`` + op where there is more than one."""
+    block = "moe" if chunks == 1 else f"moe.chunk{number}"
+    return tuple(f"{block}.{op}" for op in _CHUNK_OPS)
+
+
+def prefill_layer_ops(deployment: Deployment, chunks: int) -> tuple[str, ...]:
+    """A prefill layer's ops in issue order: one chain, the MoE branch behind its input."""
+    sizes, quantisation = deployment.attention, deployment.quantisation
+    first, second = (prefill_attention_ops(f"attention.{half}", sizes) for half in (0, 1))
+    routed = [op for number in range(chunks) for op in prefill_chunk_ops(number, chunks)]
+    return (
+        *first,
+        *MOE_OPS[: MOE_OPS.index("moe.dispatch")],
+        *routed,
+        *dense_ops("dense.0", sizes, quantisation),
+        *second,
+        *dense_ops("dense.1", sizes, quantisation),
+        JOIN,
+    )
+
+
+def prefill_outside_ops(deployment: Deployment) -> tuple[str, ...]:
+    """Ops behind the layers in prefill: only the last token of each sequence goes on."""
+    return ("last_tokens", *outside_ops(deployment, 0))
 
 
 def layer_weights(role: Role) -> tuple[str, ...]:

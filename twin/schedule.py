@@ -54,8 +54,15 @@ class MoePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillPlan:
+    """How a prefill step is cut: the sequences of a die run as so many micro-batches in turn."""
+
+    micro_batches: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """All that is decided about one decode step; one file reproduces a result."""
+    """All that is decided about one step; one file reproduces a result."""
 
     format: int
     model: str
@@ -67,6 +74,15 @@ class Schedule:
     super_kernel: tuple[str, ...] = ()
     """Scopes: a stage's name, or ``stage.stream``."""
     moe: MoePlan = field(default_factory=MoePlan)
+    prefill: PrefillPlan | None = None
+    """Of a prefill step only; absent: in one piece."""
+
+    @property
+    def micro_batches(self) -> int:
+        """Parts that the sequences of an attention group are cut into."""
+        if self.deployment.afd is not None:
+            return self.deployment.afd.micro_batches
+        return 1 if self.prefill is None else self.prefill.micro_batches
 
     def prefetches_of(self, role: Role) -> tuple[Prefetch, ...]:
         """The prefetches that ``role`` issues (without a role: the one that holds attention)."""

@@ -79,7 +79,9 @@ def dump_schedule(schedule: Schedule) -> str:
         items = data.pop(name)
         if items:
             data[name] = _items(name, items, tidy)
-    data["moe"] = data.pop("moe")
+    for name in ("moe", "prefill"):
+        if name in data:
+            data[name] = data.pop(name)
     return dump_yaml(Block(data))
 
 

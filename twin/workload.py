@@ -11,11 +11,12 @@ ExpertLoad = Literal["balanced", "uniform"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One decode step's traffic.
+    """One step's traffic.
 
-    ``global_batch`` sequences over all attention dies, each with ``kv_tokens`` in its KV
-    cache.  ``next_n`` MTP drafts per step, of which ``acceptance`` (0 .. next_n) are
-    accepted on average: tokens per step and sequence = 1 + acceptance.  ``expert_load``
+    ``global_batch`` sequences over all attention dies.  In decode each has ``kv_tokens`` in
+    its KV cache; in prefill ``kv_tokens`` is the length of each prompt, and the step computes
+    all of it.  ``next_n`` MTP drafts per decode step, of which ``acceptance`` (0 .. next_n)
+    are accepted on average: tokens per step and sequence = 1 + acceptance.  ``expert_load``
     balanced deals ids round-robin; uniform draws them independently.
     """
 
@@ -27,11 +28,21 @@ class Workload:
     expert_load: ExpertLoad = "balanced"
 
     @property
+    def is_prefill(self) -> bool:
+        """Whether the step computes whole prompts."""
+        return self.phase == "prefill"
+
+    @property
     def rows_per_sequence(self) -> int:
-        """Token rows that one sequence brings into a decode step."""
-        return 1 + self.next_n
+        """Token rows that one sequence brings into a step: its prompt, or a token and drafts."""
+        return self.kv_tokens if self.is_prefill else 1 + self.next_n
+
+    @property
+    def positions(self) -> int:
+        """Tokens of a sequence that its KV cache has room for in this step."""
+        return self.kv_tokens if self.is_prefill else self.kv_tokens + self.rows_per_sequence
 
     @property
     def tokens_per_step(self) -> float:
-        """New tokens per sequence and step."""
-        return 1.0 + self.acceptance
+        """Tokens that a step gets done per sequence: new ones, or the prompt's."""
+        return float(self.kv_tokens) if self.is_prefill else 1.0 + self.acceptance

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from hardware_models.demand import Cores, OpSpec
 from hardware_models.hardware import Hardware
-from hardware_models.ops import PrefetchWeight
+from hardware_models.ops import HostLaunch, PrefetchWeight
 from twin.deployment import GraphMode
 from twin.graph.placement import ALL_CORES, Place
 from twin.graph.step_graph import PREFETCH_STREAM, Die, Op, StepGraph
+from twin.names import HOST_STREAM, LAUNCH
 from twin.schedule import CoreLimit
 
 OUTSIDE = Place("main", ALL_CORES, None)
@@ -23,11 +24,24 @@ _GAP_PARAMETER: dict[GraphMode, str] = {
 
 
 class GraphWriter:
-    """Builds a :class:`StepGraph` op by op; ops must be added in issue order."""
+    """Builds a :class:`StepGraph` op by op; ops must be added in issue order.
 
-    def __init__(self, hardware: Hardware, graph_mode: GraphMode, dies: Sequence[Die]) -> None:
+    In eager mode the host launches op after op.  As long as it never waits for its die, that
+    is a release time of each op; with ``host_reads`` it does wait, so its launches become ops
+    of a stream of their own, behind what it reads.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        graph_mode: GraphMode,
+        dies: Sequence[Die],
+        *,
+        host_reads: bool = False,
+    ) -> None:
         self._hardware = hardware
         self._eager = graph_mode == "eager"
+        self._host_reads = host_reads
         self._gap_us = hardware[_GAP_PARAMETER[graph_mode]]
         self._dies = tuple(dies)
         self._ops: list[Op] = []
@@ -49,6 +63,9 @@ class GraphWriter:
         peer: int | None = None,
     ) -> int:
         """Append one op and return its index."""
+        if self._host_reads and place.stream != HOST_STREAM:
+            launch = Place(HOST_STREAM, ALL_CORES, None)
+            deps = (*deps, self.add(name + LAUNCH, HostLaunch(), die, launch))
         limit = _most(place.limit, self._hardware)
         wanted = spec.cores(self._hardware)
         cores = Cores(min(wanted.aic, limit.aic), min(wanted.aiv, limit.aiv))
@@ -57,10 +74,14 @@ class GraphWriter:
         inside = scope is not None and self._scope_on.get(stream) == scope
         first = stream not in self._scope_on
         gap_us = self._hardware["launch_gap_super_kernel_us"] if inside else self._gap_us
+        if first or place.stream == HOST_STREAM:
+            gap_us = 0.0
         index = len(self._ops)
         self._launched[die] += 1
         release_us = (
-            self._launched[die] * self._hardware["launch_host_eager_us"] if self._eager else 0.0
+            self._launched[die] * self._hardware["launch_host_eager_us"]
+            if self._eager and not self._host_reads
+            else 0.0
         )
         self._ops.append(
             Op(
@@ -73,7 +94,7 @@ class GraphWriter:
                 demand=spec.demand(self._hardware, cores),
                 deps=tuple(deps),
                 scope=scope,
-                gap_us=0.0 if first else gap_us,
+                gap_us=gap_us,
                 release_us=release_us,
                 rendezvous=rendezvous,
                 peer=peer,
