@@ -133,11 +133,16 @@ class Backend(ABC):
         q_rope: torch.Tensor,
         cache: LatentCache,
         block_table: torch.Tensor,
+        rows: Sequence[int],
         kv_lengths: Sequence[int],
         *,
         scale: float,
     ) -> torch.Tensor:
-        """Absorbed attention of one row per sequence over its cache: [B, heads, kv rank]."""
+        """Absorbed attention over the cache: [T, heads, kv rank].
+
+        Each sequence's ``rows`` are its newest: the last one sees all ``kv_lengths`` tokens,
+        each row before it one less.
+        """
 
     @abstractmethod
     def prefill_prolog(

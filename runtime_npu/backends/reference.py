@@ -9,7 +9,9 @@ import torch.nn.functional as F  # noqa: N812
 from typing_extensions import override
 
 from runtime_npu.backends.base import Backend, Dispatched, PrefillInputs, PrologWeights
+from runtime_npu.backends.paged import attend_pages
 from runtime_npu.kv_cache import LatentCache
+from runtime_npu.model.online_softmax import attend
 from runtime_npu.record import Event
 from runtime_npu.rope import Rope
 
@@ -88,17 +90,29 @@ class ReferenceBackend(Backend):
         q_rope: torch.Tensor,
         cache: LatentCache,
         block_table: torch.Tensor,
+        rows: Sequence[int],
         kv_lengths: Sequence[int],
         *,
         scale: float,
     ) -> torch.Tensor:
-        outputs = []
-        for row, length in enumerate(kv_lengths):
-            latent = cache.latent[block_table[row]].flatten(0, 1)[:length]
-            k_rope = cache.rope[block_table[row]].flatten(0, 1)[:length]
-            scores = (q_latent[row] @ latent.T + q_rope[row] @ k_rope.T) * scale
-            outputs.append(scores.softmax(-1, dtype=torch.float32).to(latent.dtype) @ latent)
-        return torch.stack(outputs)
+        queries = zip(
+            torch.split(q_latent, list(rows)), torch.split(q_rope, list(rows)), strict=True
+        )
+        outputs = [
+            attend_pages(
+                latent,
+                rope,
+                cache,
+                block_table[sequence],
+                length,
+                scale=scale,
+                visible=torch.arange(length - len(latent), length) + 1,
+            ).output
+            for sequence, ((latent, rope), length) in enumerate(
+                zip(queries, kv_lengths, strict=True)
+            )
+        ]
+        return torch.cat(outputs).to(q_latent.dtype)
 
     @override
     def prefill_attention(
@@ -110,22 +124,20 @@ class ReferenceBackend(Backend):
         *,
         scale: float,
     ) -> torch.Tensor:
-        keys = torch.einsum("tr,hnr->thn", inputs.latent, uk)
-        values = torch.einsum("tr,hrv->thv", inputs.latent, uv)
-        outputs = []
-        for q_nope, q_rope, key, k_rope, value in zip(
-            *(
-                torch.split(tensor, list(rows))
-                for tensor in (inputs.q_nope, inputs.q_rope, keys, inputs.k_rope, values)
-            ),
-            strict=True,
-        ):
-            scores = torch.einsum("qhn,khn->hqk", q_nope, key)
-            scores = (scores + torch.einsum("qhr,kr->hqk", q_rope, k_rope)) * scale
-            future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-            weights = scores.masked_fill(future, -torch.inf).softmax(-1, dtype=torch.float32)
-            outputs.append(torch.einsum("hqk,khv->qhv", weights.to(value.dtype), value))
-        return torch.cat(outputs)
+        # One key per token and head: its nope part from the latent, its rope part shared.
+        k_nope = torch.einsum("tr,hnr->htn", inputs.latent, uk)
+        k_rope = inputs.k_rope.expand(len(uk), -1, -1)
+        queries = torch.cat((inputs.q_nope, inputs.q_rope), -1).transpose(0, 1)
+        keys = torch.cat((k_nope, k_rope), -1)
+        values = torch.einsum("tr,hrv->htv", inputs.latent, uv)
+        outputs = [
+            attend(q, k, v, scale=scale, visible=torch.arange(q.shape[1]) + 1).output
+            for q, k, v in zip(
+                *(torch.split(tensor, list(rows), dim=1) for tensor in (queries, keys, values)),
+                strict=True,
+            )
+        ]
+        return torch.cat(outputs, dim=1).transpose(0, 1).to(inputs.latent.dtype)
 
     @override
     def batch_matmul(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

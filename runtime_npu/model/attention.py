@@ -74,6 +74,7 @@ class Attention(nn.Module):
             q_rope,
             cache,
             batch.block_table,
+            batch.rows,
             batch.kv_lengths,
             scale=self.softmax_scale,
         )
