@@ -60,14 +60,17 @@ queue the requests and grant; (c) bodies start, in the same order, and those tha
 once are due; (d) rates are shared anew.  A step works off all that is due in its class.
 
 **9. Record.** The bound of an op is what held its own body for most of its time (ties in
-favour of the earlier one in time); ``peer`` when it waited for members longer than its body
-and its head took; else ``head`` when the head took at least as long as the body.
+favour of the earlier one in time).  It is ``cores`` when the op waited for its cores longer
+than its body, its launch and its members took; else ``peer`` when it waited for members
+longer than its body and its launch took; else ``launch`` when the launch took at least as
+long as the body.  The launch is the head and what of the gap came after the ends of the deps
+and ``release_us``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import simpy
 from simpy.events import EventPriority
@@ -123,6 +126,16 @@ class _Collective:
         self.members: list[Op] = []
         self.waiting: list[Op] = []
         self.ended = 0
+
+
+class _Marks(NamedTuple):
+    """Times of an op in us, from the end of the op before it to the end of its head."""
+
+    previous_us: float
+    free_us: float  # nothing but its gap holds it
+    ready_us: float
+    start_us: float
+    head_end_us: float
 
 
 class _Run:
@@ -201,14 +214,15 @@ class _Run:
                 self._deps_met[index] = env.event()
                 yield self._deps_met[index]
             # Now is the end of the previous op or of the last dep, whichever is later.
-            ready_us = on_grid(max(previous_us + op.gap_us, env.now, op.release_us))
+            free_us = max(env.now, op.release_us)
+            ready_us = on_grid(max(previous_us + op.gap_us, free_us))
             if ready_us > env.now:
                 yield env.timeout(ready_us - env.now)
             fills = op.demand.fills
             if self._stops and fills is not None and self._l2[op.die].was_read(fills.weight):
                 now = env.now
                 wait_us = now - previous_us
-                record = OpRecord(index, now, now, wait_us, 0.0, 0.0, 0.0, "head", prefetch=True)
+                record = OpRecord(index, now, now, wait_us, 0.0, 0.0, 0.0, "launch", prefetch=True)
             else:
                 if op.cores.aic or op.cores.aiv:
                     yield self._ask(op, ready_us)
@@ -217,7 +231,8 @@ class _Run:
                 if head_end_us > start_us:
                     yield env.timeout(head_end_us - start_us)
                 yield self._begin(op)
-                record = self._record(op, previous_us, start_us, head_end_us)
+                marks = _Marks(previous_us, free_us, ready_us, start_us, head_end_us)
+                record = self._record(op, marks)
                 if op.cores.aic or op.cores.aiv:
                     self._release(op)
             previous_us = record.end_us
@@ -250,27 +265,30 @@ class _Run:
             if not self._open_deps[dependent] and dependent in self._deps_met:
                 self._deps_met.pop(dependent).succeed()
 
-    def _record(self, op: Op, previous_us: float, start_us: float, head_end_us: float) -> OpRecord:
+    def _record(self, op: Op, at: _Marks) -> OpRecord:
         end_us = self._env.now
         body_start_us, body_end_us = self._body_us.pop(op.index)
         own_us = body_end_us - body_start_us
-        head_us = head_end_us - start_us
-        peer_us = (body_start_us - head_end_us) + (end_us - body_end_us)
+        launch_us = (at.head_end_us - at.start_us) + (at.ready_us - at.free_us)
+        cores_us = at.start_us - at.ready_us
+        peer_us = (body_start_us - at.head_end_us) + (end_us - body_end_us)
         spent = self._bodies.pop(op.index).spent
         bound: Bound
-        if peer_us > own_us and peer_us > head_us:
+        if cores_us > max(own_us, launch_us, peer_us):
+            bound = "cores"
+        elif peer_us > own_us and peer_us > launch_us:
             bound = "peer"
-        elif head_us >= own_us:
-            bound = "head"
+        elif launch_us >= own_us:
+            bound = "launch"
         else:
             bound = max(spent, key=spent.__getitem__)
         return OpRecord(
             index=op.index,
-            start_us=start_us,
+            start_us=at.start_us,
             end_us=end_us,
-            wait_us=start_us - previous_us,
+            wait_us=at.start_us - at.previous_us,
             peer_wait_us=peer_us,
-            body_us=end_us - head_end_us,
+            body_us=end_us - at.head_end_us,
             resident_bytes=self._resident.pop(op.index),
             bound=bound,
             prefetch=op.demand.fills is not None,

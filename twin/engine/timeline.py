@@ -7,7 +7,7 @@ from typing import Literal
 
 Bound = Literal[
     "cube", "vector", "latency", "hbm_die", "hbm_core", "l2_core", "l2", "sdma", "link",
-    "peer", "head",
+    "peer", "launch", "cores",
 ]  # fmt: skip
 
 
@@ -19,7 +19,8 @@ class OpRecord:
     host; ``body_us`` the time from the end of its head to its end; ``peer_wait_us`` the
     part of it in which it sat in a collective waiting for the last member, before its own
     body or after it.  ``resident_bytes`` of its weights came from L2.  ``bound`` is what
-    limited its own body for most of its time; ``peer`` or ``head`` where that took longer.
+    limited its own body for most of its time; ``peer``, ``launch`` or ``cores`` where waiting
+    for members, launching or waiting for cores took longer (rule 9 of the reference engine).
     ``prefetch`` marks an op that only brings a weight into L2.
     """
 

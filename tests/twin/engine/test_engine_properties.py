@@ -373,7 +373,9 @@ def test_bound_names_something_that_was_asked_for(graph: StepGraph) -> None:
         head_us = record.end_us - record.start_us - record.body_us
         if record.bound == "peer":
             assert record.peer_wait_us > max(own_us, head_us) - GRID_SLACK_US
-        elif record.bound == "head":
-            assert head_us >= own_us - GRID_SLACK_US
+        elif record.bound == "cores":
+            assert record.wait_us > max(own_us, head_us, record.peer_wait_us) - GRID_SLACK_US
+        elif record.bound == "launch":
+            assert head_us + op.gap_us >= own_us - GRID_SLACK_US
         else:
             assert needs[record.bound](op.demand) > 0.0

@@ -176,7 +176,7 @@ def test_collective_within_one_die_and_alone() -> None:
         ({"hbm_bytes": 10 * KB, "sdma_bytes": 10 * KB}, 2.0, "sdma"),
         ({"hbm_bytes": 10 * KB, "link_bytes": 6 * KB}, 3.0, "link"),
         ({"weights": (WeightRead("w", 20 * KB),), "hbm_bytes": 20 * KB}, 4.0, "hbm_die"),
-        ({"head_us": 3.0, "cube_us": 3.0}, 3.0, "head"),
+        ({"head_us": 3.0, "cube_us": 3.0}, 3.0, "launch"),
         ({"head_us": 2.9, "cube_us": 3.0}, 3.0, "cube"),
     ],
 )
@@ -392,7 +392,7 @@ def test_head_longer_than_the_wait_for_peers() -> None:
     build = Builder(dies=2)
     build.add("a", die=0, head_us=5.0, latency_us=1.0, rendezvous="r")
     build.add("b", die=1, head_us=7.0, latency_us=1.0, rendezvous="r")
-    assert build.run()["a"].bound == "head"
+    assert build.run()["a"].bound == "launch"
 
 
 def test_makespan_leaves_out_prefetches() -> None:

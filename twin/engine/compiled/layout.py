@@ -21,7 +21,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
-CUBE, VECTOR, LATENCY, HBM_DIE, HBM_CORE, L2_CORE, L2, SDMA, LINK, PEER, HEAD = range(11)
+CUBE, VECTOR, LATENCY, HBM_DIE, HBM_CORE, L2_CORE, L2, SDMA, LINK, PEER, LAUNCH, NO_CORES = range(
+    12
+)
 
 BOUND_COUNT = len(BOUNDS)
 
@@ -84,6 +86,7 @@ SLOT = np.dtype(
         ("entry", "i4"),  # what its prefetch fills
         ("previous_us", "f8"),  # end of the op before
         ("ready_us", "f8"),
+        ("gap_us", "f8"),  # what of its launch gap showed
         ("start_us", "f8"),
         ("head_end_us", "f8"),
         ("body_start_us", "f8"),

@@ -13,12 +13,13 @@ from twin.engine.compiled.layout import (
     BOUND_COUNT,
     CORES,
     DEPS,
-    HEAD,
     IN_HEAD,
+    LAUNCH,
     MAKESPAN,
     MARK,
     MARK_HIT,
     MEMBERS,
+    NO_CORES,
     NONE,
     PEER,
     READY,
@@ -71,13 +72,13 @@ def arrive(g: GraphArrays, w: Work, row_of: Ints, q: int, stops: bool, now: floa
     fill = g.ops[slot.op].fills
     if stops and fill != NONE and w.was_read[fill]:
         return True
+    slot.ready_us = now
     row = row_at(g, row_of, slot.op)
     if row.aic == 0 and row.aiv == 0:
         start_head(g, w, row_of, q, now)
         return False
     die = g.queue_die[q]
     slot.state = CORES
-    slot.ready_us = now
     base = g.die_queues[die]
     place = base + w.dies[die].asks
     while place > base:
@@ -127,7 +128,7 @@ def pass_over(g: GraphArrays, w: Work, q: int, now: float, steady: bool) -> None
     record.peer_wait_us = 0.0
     record.body_us = 0.0
     record.resident = 0.0
-    record.bound = HEAD
+    record.bound = LAUNCH
     _tell(g, w, q, now, steady)
 
 
@@ -158,7 +159,9 @@ def wake_queues(
             # The first op of a stream has no launch gap, whichever ops are absent.
             gap_us = row_at(g, row_of, g.queue_ops[g.queue_start[q]]).gap_us
             slot.fresh = 0
-        ready_us = on_grid(max(slot.previous_us + gap_us, now, g.ops[i].release_us))
+        free_us = max(now, g.ops[i].release_us)
+        ready_us = on_grid(max(slot.previous_us + gap_us, free_us))
+        slot.gap_us = ready_us - free_us
         if ready_us > now:
             slot.state = READY
             set_timer(g, w, q, ready_us)
@@ -171,11 +174,11 @@ def _longest(w: Work, q: int) -> int:
     """What held the body of a queue for most of its time; the earlier one in ties."""
     seen = w.slots[q].seen
     if seen == 0:
-        return HEAD
+        return LAUNCH
     if seen < 16:
         w.spent[q * BOUND_COUNT + seen - 1] = 0.0
         return int(seen) - 1
-    best, bound = -1.0, HEAD
+    best, bound = -1.0, LAUNCH
     shift = 32
     while shift >= 0:
         code = (seen >> shift) & 15
@@ -194,13 +197,16 @@ def end_op(g: GraphArrays, w: Work, row_of: Ints, q: int, now: float, steady: bo
     slot = w.slots[q]
     record = w.records[slot.op]
     own_us = slot.body_end_us - slot.body_start_us
-    head_us = slot.head_end_us - slot.start_us
+    launch_us = (slot.head_end_us - slot.start_us) + slot.gap_us
+    cores_us = slot.start_us - slot.ready_us
     peer_us = (slot.body_start_us - slot.head_end_us) + (now - slot.body_end_us)
     bound = _longest(w, q)
-    if peer_us > own_us and peer_us > head_us:
+    if cores_us > max(own_us, launch_us, peer_us):
+        bound = NO_CORES
+    elif peer_us > own_us and peer_us > launch_us:
         bound = PEER
-    elif head_us >= own_us:
-        bound = HEAD
+    elif launch_us >= own_us:
+        bound = LAUNCH
     record.start_us = slot.start_us
     record.end_us = now
     record.wait_us = slot.start_us - slot.previous_us
