@@ -1,0 +1,1 @@
+"""Layouts over several dies: who is in which group, and one process for each rank."""

@@ -1,0 +1,40 @@
+"""Point-to-point transfers of AFD: Send and Recv between an attention and an FFN rank."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from runtime_npu.parallel.communicator import exchanging
+
+
+class Link:
+    """The link to one rank: tensors arrive in the order in which they were sent.
+
+    Sending does not wait for the receiver, so that both sides may send first: up to ``depth``
+    tensors may be on their way to it.
+    """
+
+    def __init__(self, peer: int, depth: int) -> None:
+        self.peer = peer
+        self._depth = depth
+        self._leaving: deque[tuple[Any, torch.Tensor]] = deque()
+
+    def send(self, x: torch.Tensor) -> None:
+        """Start sending ``x``."""
+        x = x.contiguous()
+        with exchanging(f"send to rank {self.peer}"):
+            if len(self._leaving) == self._depth:
+                self._leaving.popleft()[0].wait()
+            # The tensor must live until it has left.
+            self._leaving.append((dist.isend(x, self.peer), x))
+
+    def receive(self, like: torch.Tensor) -> torch.Tensor:
+        """The next tensor from the peer, which has the shape and type of ``like``."""
+        arrived = torch.empty_like(like)
+        with exchanging(f"receive from rank {self.peer}"):
+            dist.recv(arrived, self.peer)
+        return arrived

@@ -1,0 +1,78 @@
+"""Where ranks meet: a store of the command that started them, or torchrun's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from hardware_models.errors import InputError
+from runtime_npu.parallel.communicator import exchanging
+
+HOST = "127.0.0.1"
+MEETING_S = 120.0
+"""How long a rank waits for the others to start."""
+EXCHANGE_S = 600.0
+"""How long an exchange may take before its ranks give up: a rank that stands still for so
+long is taken for lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Ranks meet at ``port`` of this machine; ``None``: where torchrun's environment says."""
+
+    rank: int
+    ranks: int
+    port: int | None
+
+
+def torchrun_meeting(ranks: int) -> Meeting | None:
+    """The meeting that torchrun's environment describes; ``None`` outside torchrun.
+
+    Raises:
+        InputError: torchrun started another number of ranks than the deployment's ``ranks``.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return None
+    started = int(os.environ["WORLD_SIZE"])
+    if started != ranks:
+        raise InputError("torchrun ranks", started, f"{ranks}, the dies of the deployment")
+    return Meeting(int(os.environ["RANK"]), ranks, None)
+
+
+def host_store() -> TCPStore:
+    """A store for the ranks of this machine, at a free port; it lives as long as the object."""
+    return TCPStore(
+        HOST, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=MEETING_S)
+    )
+
+
+@contextmanager
+def met(meeting: Meeting) -> Iterator[None]:
+    """torch.distributed is initialised inside.
+
+    Raises:
+        PeerLostError: not all ranks came in time.
+    """
+    wait = timedelta(seconds=MEETING_S)
+    with exchanging(f"meeting of {meeting.ranks} ranks"):
+        if meeting.port is None:
+            dist.init_process_group("gloo", timeout=timedelta(seconds=EXCHANGE_S))
+        else:
+            store = TCPStore(HOST, meeting.port, is_master=False, timeout=wait)
+            dist.init_process_group(
+                "gloo",
+                store=store,
+                rank=meeting.rank,
+                world_size=meeting.ranks,
+                timeout=timedelta(seconds=EXCHANGE_S),
+            )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
