@@ -7,13 +7,25 @@ from typing import ClassVar
 
 from hardware_models.demand import Cores, Demand, OpSpec
 from hardware_models.hardware import Hardware
+from hardware_models.ops.collective import Collective, HcclCollective
+from hardware_models.ops.transfer import Receive, Send
+
+HCCL_CALLS = (Collective, HcclCollective, Send, Receive)
+"""Ops that HCCL issues, with more work on the host than a kernel's launch."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostLaunch(OpSpec):
-    """The host issues one op: ``launch_host_eager_us``, 5.7 to 6.5 us under a profiler."""
+    """The host issues one op; ``events`` counts the streams that it first waits for."""
 
     kind: ClassVar[str] = "host_launch"
+    is_hccl: bool = False
+    events: int = 0
+
+    def us(self, hardware: Hardware) -> float:
+        """Host time of the call and of its pairs of event record and wait."""
+        call = "launch_host_hccl_us" if self.is_hccl else "launch_host_eager_us"
+        return hardware[call] + self.events * hardware["launch_host_event_us"]
 
     def cores(self, hardware: Hardware) -> Cores:
         """None of the die's."""
@@ -21,7 +33,7 @@ class HostLaunch(OpSpec):
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """Host time only."""
-        return Demand(head_us=hardware["launch_host_eager_us"])
+        return Demand(head_us=self.us(hardware))
 
 
 @dataclass(frozen=True, slots=True)

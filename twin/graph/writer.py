@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hardware_models.demand import Cores, OpSpec
 from hardware_models.hardware import Hardware
 from hardware_models.ops import HostLaunch, PrefetchWeight
+from hardware_models.ops.host import HCCL_CALLS
 from twin.deployment import GraphMode
 from twin.graph.placement import ALL_CORES, Place
 from twin.graph.step_graph import PREFETCH_STREAM, Die, Op, StepGraph
@@ -19,16 +20,17 @@ OUTSIDE = Place("main", ALL_CORES, None)
 _GAP_PARAMETER: dict[GraphMode, str] = {
     "ge_graph": "launch_gap_graph_us",
     "npugraph_ex": "launch_gap_npugraph_us",
-    "eager": "launch_gap_graph_us",
+    "eager": "launch_gap_npugraph_us",
 }
+"""Captured graphs and eager streams hand tasks to the device one by one."""
 
 
 class GraphWriter:
     """Builds a :class:`StepGraph` op by op; ops must be added in issue order.
 
-    In eager mode the host launches op after op.  As long as it never waits for its die, that
-    is a release time of each op; with ``host_reads`` it does wait, so its launches become ops
-    of a stream of their own, behind what it reads.
+    In eager mode the host of a die launches the ops of all its streams one after another.  As
+    long as it never waits for its die, that is a release time of each op; with ``host_reads``
+    it does wait, so its launches become ops of a stream of their own, behind what it reads.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class GraphWriter:
         self._dies = tuple(dies)
         self._ops: list[Op] = []
         self._scope_on: dict[tuple[int, str], str | None] = {}
-        self._launched = dict.fromkeys((die.index for die in dies), 0)
+        self._host_us = dict.fromkeys((die.index for die in dies), 0.0)
         self._marks: list[int] = []
         self._clipped: list[tuple[str, int, int]] = []
 
@@ -64,8 +66,12 @@ class GraphWriter:
     ) -> int:
         """Append one op and return its index."""
         if self._host_reads and place.stream != HOST_STREAM:
-            launch = Place(HOST_STREAM, ALL_CORES, None)
-            deps = (*deps, self.add(name + LAUNCH, HostLaunch(), die, launch))
+            launch = self._launch(spec, die, place.stream, deps)
+            host = Place(HOST_STREAM, ALL_CORES, None)
+            deps = (*deps, self.add(name + LAUNCH, launch, die, host))
+        elif self._eager and not self._host_reads:
+            launch = self._launch(spec, die, place.stream, deps)
+            self._host_us[die] += launch.us(self._hardware)
         limit = _most(place.limit, self._hardware)
         wanted = spec.cores(self._hardware)
         cores = Cores(min(wanted.aic, limit.aic), min(wanted.aiv, limit.aiv))
@@ -77,12 +83,6 @@ class GraphWriter:
         if first or place.stream == HOST_STREAM:
             gap_us = 0.0
         index = len(self._ops)
-        self._launched[die] += 1
-        release_us = (
-            self._launched[die] * self._hardware["launch_host_eager_us"]
-            if self._eager and not self._host_reads
-            else 0.0
-        )
         self._ops.append(
             Op(
                 index=index,
@@ -95,7 +95,7 @@ class GraphWriter:
                 deps=tuple(deps),
                 scope=scope,
                 gap_us=gap_us,
-                release_us=release_us,
+                release_us=self._host_us[die],
                 rendezvous=rendezvous,
                 peer=peer,
                 limit=limit,
@@ -103,6 +103,15 @@ class GraphWriter:
         )
         self._scope_on[stream] = scope
         return index
+
+    def _launch(self, spec: OpSpec, die: int, stream: str, deps: Sequence[int]) -> HostLaunch:
+        """What the host does for an op: events for each other stream of its die it waits for."""
+        waits = {
+            op.stream
+            for op in (self._ops[dep] for dep in deps)
+            if op.die == die and op.stream not in (stream, HOST_STREAM)
+        }
+        return HostLaunch(is_hccl=isinstance(spec, HCCL_CALLS), events=len(waits))
 
     def prefetch(
         self, name: str, die: int, *, weight: str, asked: int, size: int, after: int

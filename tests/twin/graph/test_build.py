@@ -229,17 +229,6 @@ def test_active_experts_follow_the_load() -> None:
     assert step_shapes(uniform, MODEL).active_experts(1) == pytest.approx(expected)
 
 
-def test_eager_launches_are_released_by_the_host_one_by_one() -> None:
-    stage = Stage(name="serial", streams={"main": CoreLimit()})
-    deployment = replace(COLOCATED.deployment, graph_mode="eager")
-    eager = replace(COLOCATED, deployment=deployment, stages=(stage,), super_kernel=(), prefetch=())
-    graph = build(eager, layers=1)
-    host = HARDWARE["launch_host_eager_us"]
-    assert [op.release_us for op in graph.ops] == [
-        pytest.approx((i + 1) * host) for i in range(len(graph.ops))
-    ]
-
-
 def test_weights_outside_the_layers_are_prefetched_in_the_last_layer_only() -> None:
     more = replace(
         COLOCATED,
