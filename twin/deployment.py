@@ -16,8 +16,9 @@ Transport = Literal["sdma_pairs", "camp2p", "direct"]
 class RoleDeployment:
     """Dies of one role and the parallel sizes on them.
 
-    ``attention_tp`` 1 means attention data parallel over all of the role's dies.  A size
-    that the role does not use stays at 1 (``ep`` on an attention role, TP on an ffn role).
+    ``attention_tp`` dies share the heads of the same sequences, ``kvp`` dies their KV cache;
+    with both at 1 attention is data parallel over all of the role's dies.  A size that the
+    role does not use stays at 1 (``ep`` on an attention role, TP on an ffn role).
     """
 
     dies: int
@@ -28,6 +29,16 @@ class RoleDeployment:
     kvp: int = 1
     lm_head_tp: int = 1
     embed_tp: int = 1
+
+    @property
+    def group_dies(self) -> int:
+        """Dies that hold the same sequences: an attention group (1 where both sizes are 1)."""
+        return self.attention_tp * self.kvp
+
+    @property
+    def attention_groups(self) -> int:
+        """Groups over which the batch is spread: each holds sequences of its own."""
+        return self.dies // self.group_dies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hardware_models.hardware import Hardware
 from hardware_models.ops.tiling import ELEMENT_BYTES
 from twin.deployment import Role
-from twin.graph.shapes import StepShapes, step_shapes
+from twin.graph.shapes import StepShapes, local_kv_tokens, step_shapes
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 from twin.weights import role_weights
@@ -80,11 +80,13 @@ def _weight_total(shapes: StepShapes, role: Role) -> int:
 def _kv_bytes(shapes: StepShapes) -> int:
     """Latent KV cache: two attentions a layer and one in the MTP layer, in whole blocks.
 
-    Room is kept for the rows of the current step behind the cached tokens.
+    Room is kept for the rows of the current step behind the cached tokens.  A die holds the
+    sequences of its whole group: under kvp a part of each (the longest, on its first die);
+    under attention_tp all of each, since the heads share one latent.
     """
     model, workload = shapes.model, shapes.schedule.workload
     kvp = shapes.schedule.deployment.attention.kvp
-    tokens = math.ceil((workload.kv_tokens + workload.rows_per_sequence) / kvp)
+    tokens = local_kv_tokens(workload.kv_tokens + workload.rows_per_sequence, kvp, 0)
     blocks = math.ceil(tokens / KV_BLOCK_TOKENS)
     attentions = 2 * model.num_layers + (1 if workload.next_n else 0)
     per_token = model.kv_width * ELEMENT_BYTES[shapes.dtype]
@@ -94,8 +96,8 @@ def _kv_bytes(shapes: StepShapes) -> int:
 def _activation_bytes(shapes: StepShapes, role: Role) -> int:
     """The largest set of tensors alive at once, from the shapes (double-buffered).
 
-    Attention: residual, gathered rows and their gate_up output, absorbed queries, logits in
-    fp32.  FFN: the rows received, the expert inputs and outputs.
+    Attention: residual, gathered rows and their gate_up output, rows gathered for attention_tp,
+    absorbed queries, logits in fp32.  FFN: the rows received, the expert inputs and outputs.
     """
     model, deployment = shapes.model, shapes.schedule.deployment
     size = ELEMENT_BYTES[shapes.dtype]
@@ -103,9 +105,12 @@ def _activation_bytes(shapes: StepShapes, role: Role) -> int:
     if role != "ffn":
         rows = shapes.rows(shapes.sequences)
         side = deployment.attention
-        gathered = rows * side.dense_tp
+        # Dies of a KVP group hold the same rows: dense TP gathers none.
+        gathered = rows * side.dense_tp if side.kvp == 1 else rows
         dense = gathered * (model.hidden_size + 2 * model.ffn_hidden_size // side.dense_tp)
-        queries = rows * model.num_attention_heads * model.kv_width
+        attended = shapes.attention_rows(shapes.sequences)
+        queries = attended * shapes.local_heads * model.kv_width
+        queries += attended * model.hidden_size if side.attention_tp > 1 else 0
         logits = rows * model.vocab_size * 4
         total += 2 * size * (rows * model.hidden_size * 4 + dense + queries) + 2 * logits
     if role != "attention":
@@ -146,6 +151,7 @@ def _hccl_bytes(shapes: StepShapes, role: Role, hardware: Hardware) -> int:
     sizes_mib = [default]  # the world
     if role != "ffn":
         side = deployment.attention
+        # attention_tp and kvp are o_proj_tp where they are above 1: the same group.
         groups = {side.o_proj_tp, side.dense_tp, side.lm_head_tp, side.embed_tp} - {1}
         sizes_mib += [default] * len(groups)
     if role != "attention":

@@ -61,13 +61,16 @@ def attention_ops(block: str, role: RoleDeployment) -> tuple[str, ...]:
     """Ops of one MLA block (for example ``attention.1``) in issue order.
 
     With o_proj split over dies, heads are exchanged before it and rows summed behind it;
-    with the KV cache split (kvp), partial results are exchanged and merged first.
+    with the KV cache split (kvp), partial results are exchanged and merged first, and rows
+    stay on all dies of the group.  With heads split (attention_tp) the rows that were
+    scattered over the group are gathered first, and there are no heads to exchange.
     """
-    ops = ["input_norm", "prolog", "attention", "uv"]
+    ops = ["input_norm"]
+    ops += ["all_gather"] if role.attention_tp > 1 else []
+    ops += ["prolog", "attention", "uv"]
     if role.kvp > 1:
         ops += ["all_to_all", "lse_all_to_all", "merge", "o_proj", "all_reduce"]
     elif role.o_proj_tp > 1:
-        # Attention TP computes only its own heads, so there are none to exchange.
         ops += ["all_to_all"] if role.attention_tp == 1 else []
         ops += ["o_proj", "reduce_scatter"]
     else:
@@ -76,11 +79,17 @@ def attention_ops(block: str, role: RoleDeployment) -> tuple[str, ...]:
 
 
 def dense_ops(block: str, role: RoleDeployment, quantisation: Quantisation) -> tuple[str, ...]:
-    """Ops of one dense FFN (for example ``dense.0``) in issue order."""
-    ops = ["all_gather"] if role.dense_tp > 1 else []
+    """Ops of one dense FFN (for example ``dense.0``) in issue order.
+
+    Split over dies that hold rows of their own, it gathers them and scatters the sums; dies
+    of a KVP group hold the same rows, so there the sums alone are exchanged.
+    """
+    is_split, is_replicated = role.dense_tp > 1, role.kvp > 1
+    ops = ["all_gather"] if is_split and not is_replicated else []
     ops += ["quant"] if quantisation == "w8a8" else []
     ops += ["gate_up", "swiglu", "down"]
-    ops += ["reduce_scatter"] if role.dense_tp > 1 else []
+    if is_split:
+        ops += ["all_reduce" if is_replicated else "reduce_scatter"]
     return tuple(f"{block}.{op}" for op in ops)
 
 

@@ -22,7 +22,7 @@ from hardware_models.ops.tiling import (
 # that explain the 910B2 prefill rows (whole blocks count although a causal mask cuts them).
 _TILE_ROWS = 128
 _KV_BLOCK = 512
-_LSE_BYTES = 4
+LSE_BYTES = 4
 """A partial result's log-sum-exp is fp32, whatever the type of the result."""
 
 
@@ -226,7 +226,7 @@ class AttentionUpdate(OpSpec):
         part_us += hardware["exp_us_per_kelement"] / 1024
         compute_us = math.ceil(self.rows / granted.aiv) * self.parts * part_us
         row_bytes = self.width * ELEMENT_BYTES[self.dtype]
-        moved = self.rows * (self.parts * (row_bytes + _LSE_BYTES) + row_bytes)
+        moved = self.rows * (self.parts * (row_bytes + LSE_BYTES) + row_bytes)
         wanted = self.cores(hardware).aiv
         memory_us = moved / (hardware["add_gbps"] * 1e3 * granted.aiv / wanted)
         parts_us = (compute_us, memory_us)

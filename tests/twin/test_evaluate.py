@@ -14,13 +14,15 @@ from twin.memory import dispatch_buffer_mib, memory_ledger
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
-from twin.uncertainty import draw_hardware, tpot_spread
+from twin.search.feasible import rejection
+from twin.uncertainty import draw_hardware, latency_spread
 from twin.weights import role_weights
 
 MODEL = load_model("longcat-flash-560b")
 HARDWARE = load_hardware("a3-752t")
 GIB = 1024**3
-SHIPPED = ["recipe_colocated", "recipe_colocated_c12v24", "recipe_afd"]
+MIB = 1024**2
+SHIPPED = ["recipe_colocated", "recipe_colocated_c12v24", "recipe_afd", "recipe_long_context"]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -37,9 +39,9 @@ def test_the_steady_period_gives_the_full_step(name: str) -> None:
 def test_tpot_is_per_accepted_token_and_throughput_per_die_of_all_roles() -> None:
     schedule = load_schedule("recipe_afd")
     result = evaluate(schedule, MODEL, HARDWARE)
-    assert result.tpot_us == pytest.approx(result.step_us / 2.15)
+    assert result.latency_us == pytest.approx(result.step_us / 2.15)
     batch, dies = schedule.workload.global_batch, 128
-    assert result.tokens_per_s_per_die == pytest.approx(batch / result.tpot_us * 1e6 / dies)
+    assert result.tokens_per_s_per_die == pytest.approx(batch / result.latency_us * 1e6 / dies)
     assert result.tokens_per_s_per_chip == pytest.approx(2 * result.tokens_per_s_per_die)
 
 
@@ -88,17 +90,55 @@ def test_kv_and_dispatch_buffer_match_the_published_figures() -> None:
     assert dispatch_buffer_mib(step_shapes(schedule, MODEL), HARDWARE) == 200
 
 
+def test_dies_of_a_kvp_group_hold_a_part_of_each_sequence() -> None:
+    """Batch 4 on 4 groups: 131072 tokens of 1152 B in each of 56 attentions, an eighth a die."""
+    long = load_schedule("recipe_long_context")
+    ledger = memory_ledger(long, MODEL, HARDWARE)["colocated"]
+    assert ledger.kv_bytes == 131072 * 1152 * 56 // 8
+    alone = _with_sizes(long, kvp=1, o_proj_tp=1)
+    more = replace(alone, workload=replace(alone.workload, global_batch=32))
+    assert memory_ledger(more, MODEL, HARDWARE)["colocated"].kv_bytes == 8 * ledger.kv_bytes
+
+
+def test_dies_of_a_tp_group_each_hold_every_latent_of_the_group() -> None:
+    schedule = load_schedule("recipe_colocated")
+    ledger = memory_ledger(schedule, MODEL, HARDWARE)["colocated"]
+    split = memory_ledger(_with_sizes(schedule, attention_tp=8), MODEL, HARDWARE)["colocated"]
+    assert split.kv_bytes == 8 * ledger.kv_bytes
+    # q_b, uk and uv lie split over the heads' dies: 52 MiB of each attention, MTP's included.
+    saved = ledger.weights_bytes - split.weights_bytes
+    assert saved == 52 * MIB * 57 * 7 // 8
+
+
+@pytest.mark.parametrize("kvp", [1, 8])
+def test_a_long_batch_overflows_memory_by_a_stated_amount(kvp: int) -> None:
+    """64 sequences of 131072 tokens: 2 a die alone, or 16 eighths: 15.8 GiB of latents."""
+    long = _with_sizes(load_schedule("recipe_long_context"), kvp=kvp, o_proj_tp=kvp, dense_tp=kvp)
+    fits = replace(long, workload=replace(long.workload, global_batch=64))
+    assert rejection(fits, MODEL, HARDWARE) is None
+    over = replace(long, workload=replace(long.workload, global_batch=256))
+    reason = rejection(over, MODEL, HARDWARE)
+    assert reason is not None
+    assert reason.reason == "memory of a colocated die"
+    assert "GiB too much" in reason.detail
+
+
+def _with_sizes(schedule: Schedule, **sizes: int) -> Schedule:
+    roles = {"colocated": replace(schedule.deployment.attention, **sizes)}
+    return replace(schedule, deployment=replace(schedule.deployment, roles=roles), prefetch=())
+
+
 def test_intervals_hold_the_value_and_repeat() -> None:
     schedule = load_schedule("recipe_colocated")
-    spread = tpot_spread(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
+    spread = latency_spread(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
     assert spread.low_us < spread.median_us < spread.high_us
-    assert spread == tpot_spread(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
+    assert spread == latency_spread(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
     plain = evaluate(schedule, MODEL, HARDWARE, full=False)
-    above = Spread(plain.tpot_us + 1, plain.tpot_us + 2, plain.tpot_us + 3)
+    above = Spread(plain.latency_us + 1, plain.latency_us + 2, plain.latency_us + 3)
     for given in (spread, above, Spread(1.0, 2.0, 3.0)):
         held = with_interval(plain, given)
         assert held.interval_us is not None
-        assert held.interval_us[0] <= plain.tpot_us <= held.interval_us[1]
+        assert held.interval_us[0] <= plain.latency_us <= held.interval_us[1]
         assert held.interval_us[0] <= given.low_us
         assert held.interval_us[1] >= given.high_us
         assert held.median_us == given.median_us

@@ -33,6 +33,10 @@ def with_sizes(schedule: Schedule, **sizes: int) -> Schedule:
     return replace(schedule, deployment=replace(deployment, roles=changed), prefetch=())
 
 
+def without_drafts(schedule: Schedule) -> Schedule:
+    return replace(schedule, workload=replace(schedule.workload, next_n=0, acceptance=0.0))
+
+
 def variants() -> dict[str, Schedule]:
     colocated, afd = load_schedule("recipe_colocated"), load_schedule("recipe_afd")
     bf16 = replace(colocated.deployment, quantisation="bf16")
@@ -45,6 +49,11 @@ def variants() -> dict[str, Schedule]:
         "no_tp": with_sizes(colocated, o_proj_tp=1, dense_tp=1, lm_head_tp=1),
         "embed_tp": with_sizes(afd, embed_tp=8),
         "serial": replace(colocated, stages=serial, super_kernel=()),
+        "attention_tp": with_sizes(colocated, attention_tp=8),
+        "afd_attention_tp": with_sizes(afd, attention_tp=8),
+        "kvp": load_schedule("recipe_long_context"),
+        "kvp_alone": with_sizes(load_schedule("recipe_long_context"), dense_tp=1, lm_head_tp=1),
+        "afd_kvp": with_sizes(without_drafts(afd), kvp=8),
     }
 
 
@@ -78,7 +87,10 @@ def test_a_split_kv_cache_merges_partial_results() -> None:
 
 def test_attention_tp_exchanges_no_heads() -> None:
     ops = attention_ops("attention.0", RoleDeployment(dies=8, attention_tp=8, o_proj_tp=8))
-    assert [op for op in ops if is_hccl_collective(op)] == ["attention.0.reduce_scatter"]
+    exchanges = ["attention.0.all_gather", "attention.0.reduce_scatter"]
+    assert [op for op in ops if is_hccl_collective(op)] == exchanges
+    assert ops[0] == "attention.0.input_norm"
+    assert ops[2] == "attention.0.prolog"
 
 
 def test_quantisation_and_tp_add_their_ops_to_a_dense_block() -> None:
@@ -88,6 +100,14 @@ def test_quantisation_and_tp_add_their_ops_to_a_dense_block() -> None:
     )
     extra = set(dense_ops("dense.0", split, "w8a8")) - set(dense_ops("dense.0", alone, "bf16"))
     assert extra == {"dense.0.all_gather", "dense.0.quant", "dense.0.reduce_scatter"}
+
+
+def test_dies_that_hold_the_same_rows_gather_none() -> None:
+    split = RoleDeployment(dies=8, dense_tp=8, kvp=8, o_proj_tp=8)
+    exchanges = [op for op in dense_ops("dense.0", split, "w8a8") if is_hccl_collective(op)]
+    assert exchanges == ["dense.0.all_reduce"]
+    alone = replace(split, dense_tp=1)
+    assert not any(is_hccl_collective(op) for op in dense_ops("dense.0", alone, "w8a8"))
 
 
 def test_dispatch_and_combine_are_no_hccl_collectives() -> None:

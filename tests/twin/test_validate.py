@@ -211,9 +211,26 @@ def test_a_kv_cache_split_over_dies_binds_heads_drafts_and_o_proj() -> None:
     error = broken("recipe_colocated", (ROLE, many), *no_drafts)
     assert (error.field, error.value) == (f"{ROLE}.kvp", 128)
     assert "64" in error.allowed
+    parts = broken("recipe_colocated", (ROLE, {**many, "kvp": 32, "o_proj_tp": 32}), *no_drafts)
+    assert (parts.field, parts.value) == (f"{ROLE}.kvp", 32)
+    assert "at most 16 parts" in parts.allowed
+    wide = broken("recipe_colocated", (ROLE, {**kvp, "dense_tp": 16}), *no_drafts)
+    assert (wide.field, wide.value) == (f"{ROLE}.dense_tp", 16)
+    assert "a divisor of kvp (8)" in wide.allowed
     # 16 groups of 8 dies: 8208 sequences bring 513 rows to each.
     rows = broken("recipe_colocated", (ROLE, kvp), *no_drafts, ("workload.global_batch", 8208))
     assert "512 token rows" in rows.allowed
+
+
+def test_rows_of_split_heads_lie_scattered_before_dispatch() -> None:
+    """16 groups of 8 dies: 1368 sequences of 3 rows are 513 on each die, 1365 fill 512."""
+    data = plain("recipe_colocated")
+    put(data, f"{ROLE}.attention_tp", 8)
+    put(data, "workload.global_batch", 16 * 1365)
+    check(data)
+    tp = (f"{ROLE}.attention_tp", 8)
+    error = broken("recipe_colocated", tp, ("workload.global_batch", 16 * 1366))
+    assert "here 513" in error.allowed
 
 
 def test_camp2p_has_rules_of_its_own() -> None:

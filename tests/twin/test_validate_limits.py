@@ -148,6 +148,15 @@ def test_attention_tp_dies_share_their_sequences() -> None:
     assert "each of the 16 attention groups" in error.allowed
 
 
+@pytest.mark.parametrize("width", [4, 132, 520])
+def test_partial_results_are_merged_in_widths_of_the_merge_op(width: int) -> None:
+    long = load_schedule("recipe_long_context")
+    with pytest.raises(InputError) as caught:
+        validate_schedule(long, replace(MODEL, v_head_dim=width), HARDWARE)
+    assert (caught.value.field, caught.value.value) == ("model.v_head_dim", width)
+    validate_schedule(long, replace(MODEL, v_head_dim=512), HARDWARE)
+
+
 def test_the_last_position_of_the_model_may_be_used() -> None:
     most = MODEL.max_position_embeddings - 3
     validate_schedule(with_batch(COLOCATED, kv_tokens=most), MODEL, HARDWARE)

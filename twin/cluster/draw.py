@@ -26,6 +26,7 @@ from twin.cluster.files import Longs, read_kv_lengths
 from twin.cluster.load import Experts, Routing, experts_of
 from twin.cluster.options import ClusterOptions
 from twin.engine.compiled.layout import Ints
+from twin.graph.shapes import local_kv_tokens
 from twin.graph.step_graph import Op
 
 _PASS = re.compile(r"layer\.(\d+)\.(?:mb(\d+)\.)?")
@@ -65,8 +66,9 @@ class Drawer:
         self._layers = 1 + max((layer for layer, _ in self._passes), default=-1)
         moe = cluster.schedule.deployment.moe
         self._ranks = moe.ep
-        parallel = shapes.attention_parallel * cluster.model.real_topk
-        self._copies = [round(shapes.rows(part) * parallel) for part in shapes.micro_batches]
+        self._copies = [
+            round(shapes.distinct_expert_rows(part) * moe.dies) for part in shapes.micro_batches
+        ]
 
     def _experts(self, rng: np.random.Generator) -> Experts:
         schedule, model = self._cluster.schedule, self._cluster.model
@@ -100,22 +102,30 @@ class Drawer:
     # KV lengths.
 
     def _kv_tokens(self, rng: np.random.Generator) -> Longs:
-        """Mean KV length on each attention die."""
+        """Mean KV length that each attention die holds: its group's, or its part of that."""
+        role = self._cluster.schedule.deployment.attention
+        means = self._group_kv_tokens(rng, role.attention_groups).tolist()
+        parts = [
+            local_kv_tokens(mean, role.kvp, rank) for mean in means for rank in range(role.kvp)
+        ]
+        return np.repeat(np.array(parts, np.int64), role.attention_tp)
+
+    def _group_kv_tokens(self, rng: np.random.Generator, groups: int) -> Longs:
+        """Mean KV length of each attention group's sequences; groups take consecutive requests."""
         workload, kv = self._cluster.schedule.workload, self._options.kv
-        dies = self._cluster.copies * self._cluster.attention_dies
         requests = workload.global_batch
         if kv.file is not None:
             lengths = read_kv_lengths(kv.file, requests)
         elif kv.low is not None and kv.high is not None:
             lengths = rng.integers(kv.low, kv.high, requests, endpoint=True)
         else:
-            return np.full(dies, workload.kv_tokens, np.int64)
-        # Graphs pad every die to the batch of the fullest one.
+            return np.full(groups, workload.kv_tokens, np.int64)
+        # Graphs pad every group to the batch of the fullest one.
         wide = self._cluster.shapes.sequences
-        padded = np.zeros(dies * wide)
+        padded = np.zeros(groups * wide)
         padded[:requests] = lengths
-        held = np.bincount(np.arange(requests) // wide, minlength=dies)
-        means = padded.reshape(dies, wide).sum(axis=1) / np.maximum(held, 1)
+        held = np.bincount(np.arange(requests) // wide, minlength=groups)
+        means = padded.reshape(groups, wide).sum(axis=1) / np.maximum(held, 1)
         return np.asarray(np.maximum(1, np.rint(means)), np.int64)
 
     def _set_attention(self, rows: Ints, kv_tokens: Longs) -> None:
@@ -128,14 +138,16 @@ class Drawer:
 
     def _route(self, experts: Experts, rng: np.random.Generator) -> Routing:
         # With several groups of EP ranks, each group routes its own tokens.
-        groups = self._cluster.schedule.deployment.moe.dies // self._ranks
+        deployment = self._cluster.schedule.deployment
+        groups = deployment.moe.dies // self._ranks
         tokens = [
             np.concatenate(
                 [experts.route(layer, self._copies[part] // groups, rng) for _ in range(groups)]
             )
             for layer, part in sorted(self._passes)
         ]
-        return Routing(np.stack(tokens))
+        # All dies of a KVP group send the same tokens, to the same experts.
+        return Routing(np.stack(tokens) * deployment.attention.kvp)
 
     def _set_experts(self, rows: Ints, routing: Routing) -> None:
         per_rank = routing.per_rank

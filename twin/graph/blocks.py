@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from hardware_models.demand import OpSpec
 from hardware_models.ops import (
+    AttentionUpdate,
     BatchMatMul,
     Collective,
     Combine,
@@ -25,6 +26,8 @@ from hardware_models.ops import (
     RowOp,
     Sample,
 )
+from hardware_models.ops.attention import LSE_BYTES
+from hardware_models.ops.collective import HcclKind
 from hardware_models.ops.tiling import ELEMENT_BYTES
 from twin.graph.shapes import StepShapes
 
@@ -40,8 +43,8 @@ def attention_ops(
     ``fused_add`` says whether the input norm also adds the residual of the block before.
     """
     model, role = shapes.model, shapes.schedule.deployment.attention
-    rows, hidden, dtype = shapes.rows(sequences), shapes.model.hidden_size, shapes.dtype
-    tp = role.o_proj_tp
+    held, rows = shapes.rows(sequences), shapes.attention_rows(sequences)
+    hidden, heads, dtype = model.hidden_size, shapes.local_heads, shapes.dtype
     prolog = MlaProlog(
         rows=rows,
         hidden=hidden,
@@ -49,7 +52,7 @@ def attention_ops(
         kv_rank=model.kv_lora_rank,
         rope=model.qk_rope_head_dim,
         nope=model.qk_nope_head_dim,
-        heads=model.num_attention_heads,
+        heads=heads,
         dtype=dtype,
         weights=(
             at(f"{block}.q_a"),
@@ -61,46 +64,77 @@ def attention_ops(
     core = MlaDecodeAttention(
         sequences=sequences,
         rows=shapes.rows_per_sequence,
-        heads=model.num_attention_heads,
-        kv_tokens=shapes.schedule.workload.kv_tokens,
+        heads=heads,
+        kv_tokens=shapes.local_kv_tokens,
         kv_rank=model.kv_lora_rank,
         rope=model.qk_rope_head_dim,
         dtype=dtype,
     )
-    uv = BatchMatMul(
-        model.num_attention_heads,
-        rows,
-        model.kv_lora_rank,
-        model.v_head_dim,
-        dtype,
-        at(f"{block}.uv"),
-    )
-    size = ELEMENT_BYTES[dtype]
+    uv = BatchMatMul(heads, rows, model.kv_lora_rank, model.v_head_dim, dtype, at(f"{block}.uv"))
+    gather = Collective("all_gather", role.attention_tp, _activation_bytes(shapes, held))
     ops: BlockOps = [
-        ("input_norm", RowOp("add_rms_norm" if fused_add else "rms_norm", rows, hidden)),
+        ("input_norm", RowOp("add_rms_norm" if fused_add else "rms_norm", held, hidden)),
+        *([("all_gather", gather)] if role.attention_tp > 1 else []),
         ("prolog", prolog),
         ("attention", core),
         ("uv", uv),
+        *_o_proj_ops(shapes, rows, at(f"{block}.o_proj")),
+        ("post_norm", RowOp("add_rms_norm", held, hidden)),
     ]
-    if tp > 1:
-        ops.append(("all_to_all", Collective("all_to_all", tp, rows * model.o_proj_width * size)))
-    o_proj = MatMul(rows * tp, model.o_proj_width // tp, hidden, dtype, at(f"{block}.o_proj"))
-    ops.append(("o_proj", o_proj))
-    if tp > 1:
-        ops.append(("reduce_scatter", Collective("reduce_scatter", tp, rows * hidden * size)))
-    ops.append(("post_norm", RowOp("add_rms_norm", rows, hidden)))
     return [(f"{block}.{name}", spec) for name, spec in ops]
 
 
-def dense_ops(shapes: StepShapes, sequences: int, block: str, at: WeightKey) -> BlockOps:
-    """One dense FFN: ``block`` is its name, for example ``dense.0``."""
-    model, tp = shapes.model, shapes.schedule.deployment.attention.dense_tp
-    rows, hidden = shapes.rows(sequences), shapes.model.hidden_size
-    width = model.ffn_hidden_size // tp
-    payload = rows * hidden * ELEMENT_BYTES[shapes.dtype]
-    all_rows = rows * tp
-    ops: BlockOps = []
+def _o_proj_ops(shapes: StepShapes, rows: int, weight: str) -> BlockOps:
+    """From the heads' outputs of ``rows`` rows to hidden rows, and the exchanges around it."""
+    model, role = shapes.model, shapes.schedule.deployment.attention
+    tp, width, hidden, dtype = (
+        role.o_proj_tp,
+        model.o_proj_width,
+        model.hidden_size,
+        shapes.dtype,
+    )
+    heads_bytes = rows * width * ELEMENT_BYTES[dtype]
+    summed = _activation_bytes(shapes, rows)
+    if role.kvp > 1:
+        heads = model.num_attention_heads
+        return [
+            ("all_to_all", Collective("all_to_all", tp, heads_bytes)),
+            ("lse_all_to_all", Collective("all_to_all", tp, rows * heads * LSE_BYTES)),
+            ("merge", AttentionUpdate(tp, rows * heads // tp, model.v_head_dim, dtype)),
+            ("o_proj", MatMul(rows, width // tp, hidden, dtype, weight)),
+            ("all_reduce", Collective("all_reduce", tp, summed)),
+        ]
+    if role.attention_tp > 1:
+        return [
+            ("o_proj", MatMul(rows, width // tp, hidden, dtype, weight)),
+            ("reduce_scatter", Collective("reduce_scatter", tp, summed // tp)),
+        ]
     if tp > 1:
+        return [
+            ("all_to_all", Collective("all_to_all", tp, heads_bytes)),
+            ("o_proj", MatMul(rows * tp, width // tp, hidden, dtype, weight)),
+            ("reduce_scatter", Collective("reduce_scatter", tp, summed)),
+        ]
+    return [("o_proj", MatMul(rows, width, hidden, dtype, weight))]
+
+
+def _activation_bytes(shapes: StepShapes, rows: int) -> int:
+    """Bytes of ``rows`` hidden rows."""
+    return rows * shapes.model.hidden_size * ELEMENT_BYTES[shapes.dtype]
+
+
+def dense_ops(shapes: StepShapes, sequences: int, block: str, at: WeightKey) -> BlockOps:
+    """One dense FFN: ``block`` is its name, for example ``dense.0``.
+
+    The dies of a KVP group hold the same rows, so there is nothing to gather.
+    """
+    model, role = shapes.model, shapes.schedule.deployment.attention
+    tp, rows, hidden = role.dense_tp, shapes.rows(sequences), shapes.model.hidden_size
+    width = model.ffn_hidden_size // tp
+    payload = _activation_bytes(shapes, rows)
+    all_rows = rows * tp if role.kvp == 1 else rows
+    ops: BlockOps = []
+    if tp > 1 and role.kvp == 1:
         ops.append(("all_gather", Collective("all_gather", tp, payload)))
     gate_up, down = at(f"{block}.gate_up"), at(f"{block}.down")
     if shapes.is_quantised:
@@ -117,14 +151,15 @@ def dense_ops(shapes: StepShapes, sequences: int, block: str, at: WeightKey) -> 
             ("down", MatMul(all_rows, width, hidden, shapes.dtype, down)),
         ]
     if tp > 1:
-        ops.append(("reduce_scatter", Collective("reduce_scatter", tp, payload)))
+        kind: HcclKind = "reduce_scatter" if role.kvp == 1 else "all_reduce"
+        ops.append((kind, Collective(kind, tp, payload)))
     return [(f"{block}.{name}", spec) for name, spec in ops]
 
 
 def moe_ops(shapes: StepShapes, sequences: int, local_rows: int, at: WeightKey) -> BlockOps:
     """Router, dispatch, experts and combine on a die that brings ``local_rows`` tokens.
 
-    ``sequences`` is what each attention die brings: it sets the rows that arrive here.
+    ``sequences`` is what each attention group brings: it sets the rows that arrive here.
     """
     model, ep = shapes.model, shapes.schedule.deployment.moe.ep
     hidden, width = model.hidden_size, model.expert_ffn_hidden_size
@@ -158,15 +193,15 @@ def moe_ops(shapes: StepShapes, sequences: int, local_rows: int, at: WeightKey) 
 def head_ops(shapes: StepShapes, sequences: int) -> BlockOps:
     """lm_head (vocabulary-parallel over its TP group) and greedy sampling."""
     model, tp = shapes.model, shapes.schedule.deployment.attention.lm_head_tp
-    rows, size = shapes.rows(sequences), ELEMENT_BYTES[shapes.dtype]
+    rows = shapes.rows(sequences)
     ops: BlockOps = []
     if tp > 1:
-        payload = rows * model.hidden_size * size
+        payload = _activation_bytes(shapes, rows)
         ops.append(("lm_head_all_gather", Collective("all_gather", tp, payload)))
     head = MatMul(rows * tp, model.hidden_size, model.vocab_size // tp, shapes.dtype, "lm_head")
     ops.append(("lm_head", head))
     if tp > 1:
-        payload = rows * model.vocab_size * size
+        payload = rows * model.vocab_size * ELEMENT_BYTES[shapes.dtype]
         ops.append(("lm_head_all_to_all", Collective("all_to_all", tp, payload)))
     ops.append(("sample", Sample(rows, model.vocab_size)))
     return ops
@@ -178,7 +213,7 @@ def embed_ops(shapes: StepShapes, sequences: int) -> BlockOps:
     tp = shapes.schedule.deployment.attention.embed_tp
     ops: BlockOps = [("embed", Embedding(rows, hidden))]
     if tp > 1:
-        payload = rows * hidden * ELEMENT_BYTES[shapes.dtype]
+        payload = _activation_bytes(shapes, rows)
         ops.append(("embed_reduce_scatter", Collective("reduce_scatter", tp, payload)))
     return ops
 

@@ -34,9 +34,10 @@ def build_step_graph(
 ) -> StepGraph:
     """The ops of one decode step on representative dies.
 
-    Colocated: one die stands for all (no skew, so all are alike).  AFD with A = r F: one
-    FFN die and the r attention dies that it serves; attention dies come first.  ``layers``
-    keeps only the first so many layers (head, tail and MTP stay whole).
+    Colocated: one die stands for all (no skew, so all are alike; of a KVP group the die that
+    holds the most of the cache).  AFD with A = r F: one FFN die and the r attention dies that
+    it serves; attention dies come first.  ``layers`` keeps only the first so many layers (head,
+    tail and MTP stay whole).
 
     Raises:
         InputError: the schedule asks for something that is not simulated.
@@ -68,14 +69,8 @@ def build_step_graph(
 
 
 def _refuse_unsupported(schedule: Schedule) -> None:
-    role = schedule.deployment.attention
     if schedule.workload.phase != "decode":
         raise InputError("workload.phase", schedule.workload.phase, "decode (simulated so far)")
-    for name in ("attention_tp", "kvp"):
-        if getattr(role, name) != 1:
-            raise InputError(
-                f"deployment.roles.{name}", getattr(role, name), "1 (simulated so far)"
-            )
     if schedule.deployment.afd and schedule.deployment.afd.transport != "sdma_pairs":
         raise InputError(
             "deployment.afd.transport",

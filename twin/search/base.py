@@ -14,7 +14,7 @@ from twin.schedule_io import load_schedule
 from twin.search.config import DeploymentChoice, Kind, SearchConfig
 from twin.validate import validate_schedule
 
-_SIZES = ("attention_tp", "o_proj_tp", "dense_tp", "lm_head_tp", "embed_tp")
+_SIZES = ("attention_tp", "o_proj_tp", "dense_tp", "kvp", "lm_head_tp", "embed_tp")
 
 
 def base_schedule(config: SearchConfig, kind: Kind) -> Schedule:

@@ -79,6 +79,7 @@ class DeploymentChoice:
     attention_tp: int | None
     o_proj_tp: int | None
     dense_tp: int | None
+    kvp: int | None
     lm_head_tp: int | None
     embed_tp: int | None
     transport: Transport | None

@@ -125,19 +125,20 @@ class Space:
 def present_op(deployment: Deployment, role: Role, op: str) -> str:
     """``op``, or where this deployment lacks it the last op before it that is there.
 
-    A deployment without tensor parallelism or quantisation has no ops for them, so a space
-    that names one stays usable.
+    A deployment without tensor parallelism, a split KV cache or quantisation has no ops for
+    them, so a space that names one stays usable.
     """
     present = {name for chain in layer_chains(deployment, role) for name in chain}
     if op in present or role == "ffn":
         return op
     holder = deployment.attention_role
-    sizes = replace(deployment.roles[holder], o_proj_tp=2, dense_tp=2)
-    fullest = replace(deployment, quantisation="w8a8", roles={**deployment.roles, holder: sizes})
-    for chain in layer_chains(fullest, role):
-        if op in chain:
-            before = [name for name in chain[: chain.index(op)] if name in present]
-            return before[-1] if before else op
+    plain = replace(deployment.roles[holder], o_proj_tp=2, dense_tp=2, attention_tp=1, kvp=1)
+    for sizes in (plain, replace(plain, attention_tp=2), replace(plain, kvp=2)):
+        other = replace(deployment, quantisation="w8a8", roles={**deployment.roles, holder: sizes})
+        for chain in layer_chains(other, role):
+            if op in chain:
+                before = [name for name in chain[: chain.index(op)] if name in present]
+                return before[-1] if before else op
     return op
 
 

@@ -16,6 +16,11 @@ EP_RANGE = (2, 768)
 HIDDEN_RANGE = (1024, 8192)
 """Limits of the fused dispatch and combine ops on A3 (npu_moe_distribute_dispatch_v2)."""
 
+MOST_PARTS = 16
+MERGE_WIDTH_RANGE = (8, 512)
+MERGE_WIDTH_STEP = 8
+"""Limits of the op that merges the partial results of a split KV cache (npu_attention_update)."""
+
 SIMULATED: tuple[Transport, ...] = ("sdma_pairs",)
 INTEGER_RATIO: tuple[Transport, ...] = ("sdma_pairs", "camp2p")
 """Transports in which one FFN die serves a whole number of attention dies."""
@@ -110,6 +115,21 @@ def _check_attention(deployment: Deployment, model: ModelSpec) -> None:
             role.o_proj_tp,
             f"kvp ({role.kvp}) where that is above 1",
         )
+        require(role.kvp <= MOST_PARTS, f"{field}.kvp", role.kvp, f"at most {MOST_PARTS} parts")
+        require(
+            role.kvp % role.dense_tp == 0,
+            f"{field}.dense_tp",
+            role.dense_tp,
+            f"a divisor of kvp ({role.kvp}): a dense group is dies that hold the same rows",
+        )
+        low, high = MERGE_WIDTH_RANGE
+        width = model.v_head_dim
+        require(
+            low <= width <= high and width % MERGE_WIDTH_STEP == 0,
+            "model.v_head_dim",
+            width,
+            f"{low} to {high} in steps of {MERGE_WIDTH_STEP} where kvp is above 1",
+        )
 
 
 def _check_transport(deployment: Deployment) -> None:
@@ -138,20 +158,16 @@ def _check_transport(deployment: Deployment) -> None:
     )
 
 
-def _groups(schedule: Schedule) -> int:
-    """Groups of dies over which the batch is spread: each holds sequences of its own."""
-    role = schedule.deployment.attention
-    return role.dies // (role.attention_tp * role.kvp)
-
-
 def _sequences(schedule: Schedule) -> int:
-    return math.ceil(schedule.workload.global_batch / _groups(schedule))
+    """Sequences of the busiest attention group."""
+    groups = schedule.deployment.attention.attention_groups
+    return math.ceil(schedule.workload.global_batch / groups)
 
 
 def _check_batch(schedule: Schedule) -> None:
     deployment, workload = schedule.deployment, schedule.workload
     role = deployment.attention
-    parallel = _groups(schedule)
+    parallel = role.attention_groups
     require(
         workload.global_batch >= parallel,
         "workload.global_batch",
@@ -170,7 +186,7 @@ def _check_batch(schedule: Schedule) -> None:
             1 <= parts <= sequences,
             "deployment.afd.micro_batches",
             parts,
-            f"1 to {sequences}, the sequences of an attention die",
+            f"1 to {sequences}, the sequences of an attention group",
         )
 
 
@@ -203,7 +219,7 @@ def _check_experts(schedule: Schedule, model: ModelSpec) -> None:
 
 
 def _check_dispatch(schedule: Schedule, model: ModelSpec) -> None:
-    """Limits of the fused exchange; a single die exchanges nothing."""
+    """Limits of the fused exchange; a single die exchanges nothing, prefill routes twice."""
     deployment = schedule.deployment
     if deployment.total_dies == 1:
         return
@@ -220,7 +236,9 @@ def _check_dispatch(schedule: Schedule, model: ModelSpec) -> None:
     )
     parts = deployment.afd.micro_batches if deployment.afd else 1
     sequences = math.ceil(_sequences(schedule) / parts)
-    rows = sequences * schedule.workload.rows_per_sequence * deployment.attention_ratio
+    rows = sequences * schedule.workload.rows_per_sequence
+    # Rows of a TP group lie scattered over its dies; dies of a KVP group each send all rows.
+    rows = math.ceil(rows / deployment.attention.attention_tp) * deployment.attention_ratio
     require(
         rows <= MOST_ROWS,
         "workload.global_batch",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hardware_models.hardware import load_hardware
 from twin.cluster.options import ClusterOptions, ExpertLoad, Jitter, KvLengths
 from twin.cluster.run import ClusterSimulation
+from twin.deployment import Role, RoleDeployment
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
@@ -20,6 +21,20 @@ SKEWED = ClusterOptions(
 
 def colocated(dies: int = 16) -> Schedule:
     return with_batch(with_dies(load_schedule("recipe_colocated"), dies), 4 * dies)
+
+
+def long_context(kv_tokens: int = 131071) -> Schedule:
+    """32 dies in 4 groups that hold an eighth of each sequence a die."""
+    schedule = load_schedule("recipe_long_context")
+    return replace(schedule, workload=replace(schedule.workload, kv_tokens=kv_tokens))
+
+
+def split_heads() -> Schedule:
+    """16 dies in 2 groups that compute an eighth of the heads a die."""
+    schedule = colocated(16)
+    deployment = schedule.deployment
+    roles: dict[Role, RoleDeployment] = {"colocated": replace(deployment.attention, attention_tp=8)}
+    return replace(schedule, deployment=replace(deployment, roles=roles))
 
 
 def afd(ratio: int, dies: int, micro_batches: int = 1) -> Schedule:

@@ -7,7 +7,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from clusters import ALIKE, SKEWED, afd, colocated, simulation, with_batch
+from clusters import (
+    ALIKE,
+    SKEWED,
+    afd,
+    colocated,
+    long_context,
+    simulation,
+    split_heads,
+    with_batch,
+)
 
 from hardware_models.errors import DeadlockError
 from hardware_models.hardware import load_hardware
@@ -30,8 +39,15 @@ OPTIONS = [
 @pytest.mark.parametrize("options", OPTIONS, ids=repr)
 @pytest.mark.parametrize(
     ("schedule", "layers"),
-    [(with_batch(colocated(16), 59), 3), (afd(1, 16), 3), (afd(3, 64), 2), (afd(3, 64, 2), 2)],
-    ids=["colocated", "1:1", "3:1", "3:1 twice"],
+    [
+        (with_batch(colocated(16), 59), 3),
+        (afd(1, 16), 3),
+        (afd(3, 64), 2),
+        (afd(3, 64, 2), 2),
+        (with_batch(long_context(), 13), 2),
+        (with_batch(split_heads(), 59), 2),
+    ],
+    ids=["colocated", "1:1", "3:1", "3:1 twice", "kvp", "attention_tp"],
 )
 def test_the_same_as_the_reference_engine(
     schedule: Schedule, layers: int, options: EngineOptions
@@ -46,7 +62,16 @@ def test_the_same_as_the_reference_engine(
 
 
 @pytest.mark.parametrize(
-    "schedule", [colocated(128), afd(1, 32), afd(3, 64), afd(3, 64, 2)], ids=str
+    "schedule",
+    [
+        colocated(128),
+        afd(1, 32),
+        afd(3, 64),
+        afd(3, 64, 2),
+        long_context(kv_tokens=65536),
+        split_heads(),
+    ],
+    ids=["colocated", "1:1", "3:1", "3:1 twice", "kvp", "attention_tp"],
 )
 def test_dies_that_are_alike_run_like_one(schedule: Schedule) -> None:
     cluster = simulation(schedule, ALIKE)
@@ -83,6 +108,17 @@ def test_groups_are_those_of_the_deployment() -> None:
             assert ranks == list(range(ranks[0], ranks[0] + size))
             assert ranks[0] % size == 0
     assert all((op.rendezvous is not None) == (group_size(op) > 1) for op in graph.ops)
+
+
+def test_dies_of_a_kvp_group_wait_for_the_one_that_holds_most() -> None:
+    """Of 131071 tokens the last of 8 dies holds one less than the others."""
+    cluster = simulation(long_context(), ALIKE)
+    sample = cluster.run(0)
+    assert sample.draw.kv_tokens.tolist() == ([16384] * 7 + [16383]) * 4
+    index = {op.name: op.index for op in cluster.cluster.template.ops}
+    waits = sample.records["peer_wait_us"][:, index["layer.1.attention.1.all_to_all"]]
+    assert (waits[7::8] > 0.0).all()
+    assert (np.delete(waits, np.s_[7::8]) == 0.0).all()
 
 
 def test_a_slow_die_holds_up_its_group_and_in_the_end_everybody() -> None:

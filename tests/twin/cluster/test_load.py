@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clusters import afd, colocated, simulation
+from clusters import afd, colocated, long_context, simulation, split_heads, with_batch
 
 from hardware_models.errors import InputError
 from twin.cluster.files import read_kv_lengths, read_placement, read_token_counts
@@ -208,3 +208,25 @@ def test_gmm_reads_the_experts_that_got_tokens() -> None:
 def test_options_out_of_range(options: ClusterOptions, match: str) -> None:
     with pytest.raises(InputError, match=match):
         simulation(colocated(16), options, 1)
+
+
+def test_all_dies_of_a_kvp_group_send_each_token_to_the_same_experts() -> None:
+    """12 tokens of 8 real experts, each sent by the 8 dies of its group."""
+    schedule = with_batch(long_context(), 12)
+    drawn = simulation(schedule, ClusterOptions(load=ExpertLoad(kind="zipf"), jitter=STILL)).draw(3)
+    assert drawn.routing is not None
+    assert (drawn.routing.tokens % 8 == 0).all()
+    assert (drawn.routing.per_rank.sum(axis=1) == 8 * 12 * 8).all()
+
+
+def test_lengths_of_a_group_are_dealt_over_its_dies(tmp_path: Path) -> None:
+    """A KVP die holds its part of the group's lengths, a TP die all of them."""
+    path = tmp_path / "lengths.txt"
+    lengths = [1000, 2003, 3007, 5]
+    path.write_text("\n".join(map(str, lengths)))
+    options = ClusterOptions(kv=KvLengths(file=str(path)), jitter=STILL)
+    held = simulation(long_context(), options).draw(0).kv_tokens.reshape(4, 8)
+    assert held.sum(axis=1).tolist() == lengths
+    assert held[3].tolist() == [1] * 5 + [0] * 3
+    heads = simulation(with_batch(split_heads(), 4), options).draw(0).kv_tokens.reshape(2, 8)
+    assert heads.tolist() == [[1502] * 8, [1506] * 8]

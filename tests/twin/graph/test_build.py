@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from hardware_models.ops import Collective, GroupedMatMul, PrefetchWeight
 from twin.deployment import Afd
@@ -238,11 +237,3 @@ def test_weights_outside_the_layers_are_prefetched_in_the_last_layer_only() -> N
     assert [op.name for op in graph.ops if isinstance(op.spec, PrefetchWeight)] == [
         "layer.2.prefetch.lm_head"
     ]
-
-
-@pytest.mark.parametrize("field", ["attention_tp", "kvp"])
-def test_what_is_not_simulated_is_refused_by_name(field: str) -> None:
-    roles = {"colocated": replace(COLOCATED.deployment.attention, **{field: 8})}
-    changed = replace(COLOCATED, deployment=replace(COLOCATED.deployment, roles=roles))
-    with pytest.raises(InputError, match=field):
-        build(changed)

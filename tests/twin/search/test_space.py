@@ -137,6 +137,11 @@ def test_an_op_that_a_deployment_lacks_gives_way_to_the_one_before_it() -> None:
     assert present_op(tiny, "colocated", "dense.1.all_gather") == "attention.1.post_norm"
     assert present_op(tiny, "colocated", "dense.1.down") == "dense.1.down"
     assert present_op(tiny, "colocated", "no.such.op") == "no.such.op"
+    assert present_op(tiny, "colocated", "attention.1.merge") == "attention.1.uv"
+    assert present_op(tiny, "colocated", "attention.1.all_gather") == "attention.1.input_norm"
+    long = load_schedule("recipe_long_context").deployment
+    assert present_op(long, "colocated", "dense.1.all_gather") == "attention.1.post_norm"
+    assert present_op(long, "colocated", "dense.1.reduce_scatter") == "dense.1.down"
 
 
 @pytest.mark.parametrize(
