@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twin.evaluate import Evaluation
 from twin.memory import MemoryLedger
+from twin.schedule import Schedule
 
 GIB = 1024**3
 
@@ -11,9 +12,10 @@ GIB = 1024**3
 def entry_of(name: str, evaluation: Evaluation, schedule_path: str) -> dict[str, object]:
     """The entry of an evaluated schedule.
 
-    ``step_ms`` is one decode step and ``tpot_ms`` the time per accepted token; ``interval``
-    is the 80% interval of the TPOT in ms (widened to hold it) and ``median_ms`` the median of
-    the same draws, or null where none were asked for.  ``hbm_gib``
+    ``step_ms`` is one step; a decode step's ``tpot_ms`` is the time per accepted token, a
+    prefill step's ``ttft_ms`` the time to the first.  ``interval`` is the 80% interval of
+    either in ms (widened to hold it) and ``median_ms`` the median of the same draws, or null
+    where none were asked for.  ``hbm_gib``
     holds a role's ledger on one die.  ``time_by_kind`` adds up the main stream of one
     attention die, in ms by op kind.
     """
@@ -22,7 +24,7 @@ def entry_of(name: str, evaluation: Evaluation, schedule_path: str) -> dict[str,
         "name": name,
         "schedule": schedule_path,
         "step_ms": evaluation.step_us / 1e3,
-        "tpot_ms": evaluation.tpot_us / 1e3,
+        latency_key(evaluation.schedule): evaluation.latency_us / 1e3,
         "tokens_per_s_per_die": float(evaluation.tokens_per_s_per_die),
         "tokens_per_s_per_chip": float(evaluation.tokens_per_s_per_chip),
         "hbm_gib": {role: ledger_gib(ledger) for role, ledger in evaluation.memory.items()},
@@ -33,6 +35,11 @@ def entry_of(name: str, evaluation: Evaluation, schedule_path: str) -> dict[str,
         "layer_us": evaluation.layer_us,
         "time_by_kind": {kind: us / 1e3 for kind, us in evaluation.time_by_kind.items()},
     }
+
+
+def latency_key(schedule: Schedule) -> str:
+    """The key of an entry's latency: ``tpot_ms`` in decode, ``ttft_ms`` in prefill."""
+    return f"{schedule.workload.latency_name.lower()}_ms"
 
 
 def ledger_gib(ledger: MemoryLedger) -> dict[str, float]:

@@ -26,7 +26,7 @@ _STEADY_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a TPOT in us scatters over draws of the parameters: 80% interval and median."""
+    """How a latency in us scatters over draws of the parameters: 80% interval and median."""
 
     low_us: float
     median_us: float
@@ -41,10 +41,12 @@ WAIT = "wait"
 class Evaluation:
     """What the twin says about one schedule.
 
-    ``step_us`` is the decode step on the attention dies, MTP passes included; ``tpot_us`` is
-    per accepted token: step / (1 + acceptance).  Throughput counts the whole deployment's
+    ``step_us`` is the step on the attention dies, MTP passes included.  ``latency_us`` is what
+    schedules are compared by: in decode the TPOT, per accepted token, step / (1 + acceptance);
+    in prefill the TTFT, the step itself (a prompt that waits for its step waits longer).
+    Throughput counts the tokens done (new ones, or the prompts') and the whole deployment's
     dies.  ``time_by_kind`` adds up the main stream of die 0 by op kind, idle time under
-    ``wait``.  ``interval_us`` is the 80% interval of the TPOT over the parameters' ranges
+    ``wait``.  ``interval_us`` is the 80% interval of the latency over the parameters' ranges
     where it was computed, ``median_us`` the median of the same draws.  ``graph`` and
     ``timeline`` are there after a full run.
     """
@@ -52,7 +54,7 @@ class Evaluation:
     schedule: Schedule
     step_us: float
     layer_us: float
-    tpot_us: float
+    latency_us: float
     tokens_per_s_per_die: float
     tokens_per_s_per_chip: float
     memory: Mapping[Role, MemoryLedger]
@@ -73,7 +75,7 @@ def evaluate(
     full: bool = True,
     options: EngineOptions | None = None,
 ) -> Evaluation:
-    """Simulate one decode step.
+    """Simulate one step.
 
     ``full`` simulates every layer and keeps graph and timeline.  Otherwise the layer
     period is read off a few layers: without jitter it repeats exactly, so the step is the
@@ -137,14 +139,15 @@ def _evaluation(
     else:
         layer_us = step_us
     workload, deployment = schedule.workload, schedule.deployment
-    tpot_us = step_us / workload.tokens_per_step
-    per_die = workload.global_batch / tpot_us * 1e6 / deployment.total_dies
+    latency_us = step_us if workload.is_prefill else step_us / workload.tokens_per_step
+    tokens = workload.global_batch * workload.tokens_per_step
+    per_die = tokens / step_us * 1e6 / deployment.total_dies
     shapes = step_shapes(schedule, model)
     return Evaluation(
         schedule=schedule,
         step_us=step_us,
         layer_us=layer_us,
-        tpot_us=tpot_us,
+        latency_us=latency_us,
         tokens_per_s_per_die=per_die,
         tokens_per_s_per_chip=per_die * hardware["dies_per_chip"],
         memory=memory_ledger(schedule, model, hardware),
@@ -177,10 +180,11 @@ def _time_by_kind(run: _Run, missing: int) -> dict[str, float]:
 
 
 def with_interval(evaluation: Evaluation, spread: Spread) -> Evaluation:
-    """The same evaluation with the interval of its TPOT, widened to hold the TPOT itself.
+    """The same evaluation with the interval of its latency, widened to hold the latency itself.
 
     Where two streams end together, any parameter that moves makes one of them later, so most
     draws can lie above the prediction: the median beside it says how optimistic it is.
     """
-    held = (min(spread.low_us, evaluation.tpot_us), max(spread.high_us, evaluation.tpot_us))
+    latency_us = evaluation.latency_us
+    held = (min(spread.low_us, latency_us), max(spread.high_us, latency_us))
     return replace(evaluation, interval_us=held, median_us=spread.median_us)

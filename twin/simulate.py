@@ -25,7 +25,7 @@ from twin.results import write_result, write_timing
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
 from twin.search.feasible import rejection
-from twin.uncertainty import draw_hardware, tpot_spread
+from twin.uncertainty import draw_hardware, latency_spread
 from twin.validate import validate_schedule
 
 
@@ -121,7 +121,7 @@ def _evaluated(
     if not config.draws:
         return result
     variants = draw_hardware(hardware, config.draws, config.seed)
-    return with_interval(result, tpot_spread(schedule, model, variants, options))
+    return with_interval(result, latency_spread(schedule, model, variants, options))
 
 
 if __name__ == "__main__":

@@ -45,16 +45,16 @@ def draw_hardware(hardware: Hardware, draws: int = DRAWS, seed: int = 0) -> list
     return variants
 
 
-def tpot_spread(
+def latency_spread(
     schedule: Schedule,
     model: ModelSpec,
     variants: Sequence[Hardware],
     options: EngineOptions | None = None,
 ) -> Spread:
-    """80% interval and median of the TPOT over variants of the hardware."""
-    tpots = [
-        evaluate(schedule, model, variant, full=False, options=options).tpot_us
+    """80% interval and median of the TPOT (TTFT in prefill) over variants of the hardware."""
+    latencies = [
+        evaluate(schedule, model, variant, full=False, options=options).latency_us
         for variant in variants
     ]
-    low, median, high = np.quantile(tpots, [_LOW, 0.5, _HIGH])
+    low, median, high = np.quantile(latencies, [_LOW, 0.5, _HIGH])
     return Spread(float(low), float(median), float(high))

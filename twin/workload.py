@@ -33,6 +33,11 @@ class Workload:
         return self.phase == "prefill"
 
     @property
+    def latency_name(self) -> str:
+        """What a user waits for: TTFT (the first token) in prefill, TPOT (each next) in decode."""
+        return "TTFT" if self.is_prefill else "TPOT"
+
+    @property
     def rows_per_sequence(self) -> int:
         """Token rows that one sequence brings into a step: its prompt, or a token and drafts."""
         return self.kv_tokens if self.is_prefill else 1 + self.next_n

@@ -17,7 +17,7 @@ from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule, save_schedule, shipped_schedules
 from twin.simulate import SimulateConfig, main
-from twin.uncertainty import draw_hardware, tpot_spread
+from twin.uncertainty import draw_hardware, latency_spread
 
 
 def simulate(folder: Path, *arguments: str) -> int:
@@ -50,7 +50,7 @@ def test_the_row_is_that_of_an_evaluation_of_a_few_layers(tmp_path: Path) -> Non
     schedule = load_schedule("recipe_afd")
     model, hardware = load_model(schedule.model), load_hardware(schedule.deployment.hardware)
     quick = evaluate(schedule, model, hardware, full=False)
-    quick = with_interval(quick, tpot_spread(schedule, model, draw_hardware(hardware, 2, 0)))
+    quick = with_interval(quick, latency_spread(schedule, model, draw_hardware(hardware, 2, 0)))
     entry = entry_of("recipe_afd", quick, "recipe_afd")
     for key in ("step_ms", "tpot_ms", "tokens_per_s_per_die", "tokens_per_s_per_chip", "interval"):
         assert found[key] == pytest.approx(entry[key], rel=1e-9)

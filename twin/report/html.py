@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from twin.evaluate import Evaluation
 from twin.report import picture
-from twin.report.table import clipped_text, knobs_text, memory_text, time_text
+from twin.report.table import clipped_text, knobs_text, latency_of, memory_text, time_text
 from twin.results import write_text
 
 _PAGE = Environment(
@@ -22,6 +22,7 @@ _PAGE = Environment(
 )
 _PAGE.filters["memory"] = memory_text
 _PAGE.filters["times"] = time_text
+_PAGE.filters["latency"] = latency_of
 
 
 def write_simulation_report(path: Path, entry: Mapping[str, Any], result: Evaluation) -> Path:
@@ -42,17 +43,18 @@ def write_search_report(
     best: Evaluation,
     points: Sequence[tuple[Mapping[str, float], float]],
 ) -> Path:
-    """The page of a search: ``points`` are all evaluated (knob levels, TPOT in us).
+    """The page of a search: ``points`` are all evaluated (knob levels, latency in us).
 
     Raises:
         InputError: the file cannot be written.
     """
     baselines = [b for b in payload["baselines"] if "infeasible" not in b]
+    latency = best.schedule.workload.latency_name
     facts = [
         f"{payload['candidates']} candidates, {payload['feasible']} feasible, all simulated: "
         "the best is optimal in the model, over this space.",
         f"{payload['tie_count']} schedules lie within {payload['tie_tolerance']:.1%} of the best "
-        f"TPOT. Knob levels among them: {knobs_text(payload['tie_ranges'])}.",
+        f"{latency}. Knob levels among them: {knobs_text(payload['tie_ranges'])}.",
         *(f"Infeasible: {n} x {reason}." for reason, n in payload["infeasible"].items()),
         *(
             f"Baseline {b['name']}: {b['infeasible']}."
@@ -61,7 +63,7 @@ def write_search_report(
         ),
     ]
     tables = [("Tie set, best first", payload["tie_set"]), ("Baselines", baselines)]
-    plots = picture.knob_plots(points)
+    plots = picture.knob_plots(points, latency)
     return _write(path, "Search result", best, tables=tables, facts=facts, plots=plots)
 
 
@@ -78,13 +80,17 @@ def _write(
     assert result.timeline is not None
     schedule = result.schedule
     workload = schedule.workload
+    served = (
+        f"prompts of {workload.kv_tokens} tokens"
+        if workload.is_prefill
+        else f"KV {workload.kv_tokens}, next_n {workload.next_n}, acceptance {workload.acceptance}"
+    )
     text = _PAGE.get_template("report.html.j2").render(
         title=title,
+        latency=workload.latency_name,
         subtitle=(
             f"{schedule.model} on {schedule.deployment.total_dies} dies of "
-            f"{schedule.deployment.hardware}, batch {workload.global_batch}, "
-            f"KV {workload.kv_tokens}, next_n {workload.next_n}, "
-            f"acceptance {workload.acceptance}"
+            f"{schedule.deployment.hardware}, batch {workload.global_batch}, {served}"
         ),
         facts=facts,
         tables=tables,

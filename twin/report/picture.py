@@ -70,7 +70,7 @@ class TimelinePicture:
 
 @dataclass(frozen=True, slots=True)
 class KnobPlot:
-    """TPOT against one knob: every point, the best at each level, the best of all."""
+    """Latency against one knob: every point, the best at each level, the best of all."""
 
     name: str
     levels: tuple[tuple[float, str], ...]
@@ -123,8 +123,11 @@ def _tick_us(span_us: float) -> float:
     return next(m * power for m in (1, 2, 5, 10) if m * power * _TICKS >= span_us * (1 - 1e-12))
 
 
-def knob_plots(points: Sequence[tuple[Mapping[str, float], float]]) -> list[KnobPlot]:
-    """One plot for every knob with more than one level among the (choice, TPOT us) points."""
+def knob_plots(points: Sequence[tuple[Mapping[str, float], float]], latency: str) -> list[KnobPlot]:
+    """One plot for every knob with more than one level among the (choice, latency us) points.
+
+    ``latency`` is the name of what was measured: TPOT or TTFT.
+    """
     if not points:
         return []
     best = min(points, key=lambda point: point[1])
@@ -136,21 +139,19 @@ def knob_plots(points: Sequence[tuple[Mapping[str, float], float]]) -> list[Knob
             continue
         x = {level: PLOT_WIDTH * (i + 0.5) / len(levels) for i, level in enumerate(levels)}
         at_level = {
-            level: min(tpot for choice, tpot in points if choice[name] == level) for level in levels
+            level: min(us for choice, us in points if choice[name] == level) for level in levels
         }
         high = low + _HEADROOM * (max(at_level.values()) - low or 0.01 * low)
         # Equal dots drawn once: a page of 100,000 points must still open.
-        dots = sorted(
-            {(x[c[name]], round(_y(tpot, low, high), 1)) for c, tpot in points if tpot <= high}
-        )
+        dots = sorted({(x[c[name]], round(_y(us, low, high), 1)) for c, us in points if us <= high})
         plots.append(
             KnobPlot(
                 name=name,
                 levels=tuple((x[level], f"{level:g}") for level in levels),
                 dots=tuple(dots),
                 line=tuple(
-                    (x[level], _y(tpot, low, high), f"{level:g}: best TPOT {tpot / 1e3:.3f} ms")
-                    for level, tpot in at_level.items()
+                    (x[level], _y(us, low, high), f"{level:g}: best {latency} {us / 1e3:.3f} ms")
+                    for level, us in at_level.items()
                 ),
                 best=(x[best[0][name]], _y(low, low, high)),
                 low_label=f"{low / 1e3:.2f}",
@@ -160,8 +161,8 @@ def knob_plots(points: Sequence[tuple[Mapping[str, float], float]]) -> list[Knob
     return plots
 
 
-def _y(tpot: float, low: float, high: float) -> float:
-    return PLOT_HEIGHT * (high - tpot) / (high - low)
+def _y(latency_us: float, low: float, high: float) -> float:
+    return PLOT_HEIGHT * (high - latency_us) / (high - low)
 
 
 def kind_bars(time_by_kind: Mapping[str, float]) -> list[tuple[str, float, float, str]]:

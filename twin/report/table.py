@@ -23,26 +23,27 @@ def console() -> Console:
 
 
 def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
-    """Result entries side by side; differences are to the first one's TPOT."""
+    """Result entries side by side; differences are to the first one's latency."""
     table = Table(title=title)
+    latency = latency_of(entries[0])[0] if entries else "latency"
     columns = (
-        "schedule", "step ms", "TPOT ms", "80% interval (median)", "vs best", "tok/s/die",
+        "schedule", "step ms", f"{latency} ms", "80% interval (median)", "vs best", "tok/s/die",
         "tok/s/chip", "experts", _LEDGER, "where the time goes",
     )  # fmt: skip
     for name in columns:
         left = name in ("schedule", "where the time goes", _LEDGER)
         table.add_column(name, justify="left" if left else "right")
-    best = float(entries[0]["tpot_ms"]) if entries else 1.0
+    best = latency_of(entries[0])[1] if entries else 1.0
     for entry in entries:
-        interval = entry["interval"]
+        interval, latency_ms = entry["interval"], latency_of(entry)[1]
         table.add_row(
             str(entry["name"]),
             f"{entry['step_ms']:.2f}",
-            f"{entry['tpot_ms']:.3f}",
+            f"{latency_ms:.3f}",
             f"{interval[0]:.2f} .. {interval[1]:.2f} ({entry['median_ms']:.2f})"
             if interval
             else "-",
-            f"{entry['tpot_ms'] / best - 1:+.1%}",
+            f"{latency_ms / best - 1:+.1%}",
             f"{entry['tokens_per_s_per_die']:.1f}",
             f"{entry['tokens_per_s_per_chip']:.1f}",
             f"{entry['active_experts']:.3g}",
@@ -50,6 +51,12 @@ def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
             time_text(entry["time_by_kind"]),
         )
     return table
+
+
+def latency_of(entry: Mapping[str, Any]) -> tuple[str, float]:
+    """What an entry is compared by, and its ms: TPOT of a decode step, TTFT of a prefill step."""
+    name = "TTFT" if "ttft_ms" in entry else "TPOT"
+    return name, float(entry[f"{name.lower()}_ms"])
 
 
 def knobs_text(levels: Mapping[str, Sequence[float]]) -> str:

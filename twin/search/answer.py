@@ -17,7 +17,7 @@ class Answer:
 
     ``ties`` are the indices within the tolerance of the best, best first; ``tie_ranges``
     the levels of every knob that occur among them; ``pareto`` the indices that no other
-    beats in both TPOT and throughput per die, by rising TPOT.
+    beats in both latency and throughput per die, by rising latency.
     """
 
     feasible: int
@@ -28,13 +28,17 @@ class Answer:
 
 
 def answer(space: Space, points: Sequence[Point], tie_tolerance: float) -> Answer:
-    """Rank the points; ties in TPOT are broken by index, so that the answer repeats."""
+    """Rank the points; ties in latency are broken by index, so that the answer repeats."""
     ranked = sorted(
-        ((point.tpot_us, point.index, point) for point in points if point.tpot_us is not None),
+        (
+            (point.latency_us, point.index, point)
+            for point in points
+            if point.latency_us is not None
+        ),
         key=lambda item: item[:2],
     )
     limit = ranked[0][0] * (1 + tie_tolerance) if ranked else 0.0
-    ties = tuple(index for tpot_us, index, _ in ranked if tpot_us <= limit)
+    ties = tuple(index for latency_us, index, _ in ranked if latency_us <= limit)
     return Answer(
         feasible=len(ranked),
         infeasible=dict(_reasons(points)),

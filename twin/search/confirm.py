@@ -1,4 +1,4 @@
-"""Confirm the schedules that an answer names: the full step, and the interval of the TPOT."""
+"""Confirm the schedules that an answer names: the full step, and the interval of the latency."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twin.evaluate import Evaluation, evaluate, with_interval
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 from twin.search.pool import ordered_map
-from twin.uncertainty import draw_hardware, tpot_spread
+from twin.uncertainty import draw_hardware, latency_spread
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Confirmation:
         if not self.draws:
             return result
         variants = draw_hardware(self.hardware, self.draws, self.seed)
-        return with_interval(result, tpot_spread(schedule, self.model, variants))
+        return with_interval(result, latency_spread(schedule, self.model, variants))
 
 
 def confirm(

@@ -24,10 +24,10 @@ _CHUNK = 16
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One candidate: its TPOT and throughput, or why it is out."""
+    """One candidate: its latency (TPOT or TTFT) and throughput, or why it is out."""
 
     index: int
-    tpot_us: float | None
+    latency_us: float | None
     tokens_per_s_per_die: float
     rejection: Rejection | None
 
@@ -50,7 +50,7 @@ def evaluate_point(space: Space, index: int) -> Point:
         result = evaluate(schedule, space.model, space.hardware, full=False)
     except DeadlockError as error:
         return Point(index, None, 0.0, Rejection("deadlock", str(error), 1.0))
-    return Point(index, result.tpot_us, float(result.tokens_per_s_per_die), None)
+    return Point(index, result.latency_us, float(result.tokens_per_s_per_die), None)
 
 
 def _chunk(space: Space, indices: range) -> list[Point]:
@@ -72,6 +72,7 @@ def sweep(space: Space, workers: int, folder: Path) -> list[Point]:
     """
     points: list[Point] = []
     best, began = float("inf"), time.perf_counter()
+    name = space.base.workload.latency_name
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -90,9 +91,9 @@ def sweep(space: Space, workers: int, folder: Path) -> list[Point]:
                 points += done
                 shard.writelines(json.dumps(asdict(point)) + "\n" for point in done)
                 shard.flush()
-                best = min([best, *(p.tpot_us for p in done if p.tpot_us is not None)])
+                best = min([best, *(p.latency_us for p in done if p.latency_us is not None)])
                 rate = f"{len(points) / (time.perf_counter() - began):.0f}/s"
-                so_far = f"{rate}, best TPOT {best / 1e3:.3f} ms" if best < float("inf") else rate
+                so_far = f"{rate}, best {name} {best / 1e3:.3f} ms" if best < float("inf") else rate
                 progress.update(task, advance=len(done), so_far=so_far)
     except OSError as error:
         raise InputError(

@@ -123,9 +123,9 @@ def test_knob_plots_mark_the_best_and_the_best_at_each_level() -> None:
         ({"a": 1.0, "b": 1.0}, 10.0),
         ({"a": 1.0, "b": 2.0}, 40.0),
     ]
-    a, b = knob_plots(points)
+    a, b = knob_plots(points, "TPOT")
     assert [label for _, label in a.levels] == ["0", "1"]
     assert a.best == (a.levels[1][0], 150.0)
     assert [y for _, y, _ in b.line] == [150.0, pytest.approx(150.0 * 8 / 18)]
-    assert knob_plots([({"a": 0.0}, 1.0)]) == []
-    assert knob_plots([]) == []
+    assert knob_plots([({"a": 0.0}, 1.0)], "TPOT") == []
+    assert knob_plots([], "TPOT") == []
