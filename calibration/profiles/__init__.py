@@ -1,0 +1,1 @@
+"""Profiles of Ascend dies: reading them, naming their kernels, diagnosing them."""
