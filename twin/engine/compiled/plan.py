@@ -19,6 +19,7 @@ from hardware_models.errors import TwinError
 from hardware_models.hardware import Hardware
 from twin.deployment import Role
 from twin.engine.checks import check_graph
+from twin.engine.compiled.bound import ALWAYS, Option, StepBound
 from twin.engine.compiled.engine import Step
 from twin.engine.compiled.flat import FlatGraph, RowTable, flatten, rates_of
 from twin.engine.compiled.layout import Floats, Ints
@@ -223,6 +224,24 @@ class Grid:
             np.concatenate([np.zeros(0), *(part.step_us for part in parts)]),
             np.concatenate([np.zeros(0), *(part.layer_us for part in parts)]),
         )
+
+    def bound(self, options: EngineOptions = DEFAULT_OPTIONS) -> StepBound:
+        """Lower bounds for sets of candidates; axis ``i`` is knob ``i``."""
+        flat = self._plan.step.flat
+        free = np.ones(len(flat.row_of), np.bool_)
+        rows: list[Option] = []
+        for axis, (classes, table) in enumerate(self._tables):
+            free[classes] = False
+            rows += [
+                Option(int(klass), int(row), axis, level)
+                for level, line in enumerate(table)
+                for klass, row in zip(classes, line, strict=True)
+            ]
+        rows += [
+            Option(int(klass), int(self._plan.point.rows[klass]), ALWAYS, 0)
+            for klass in np.flatnonzero(free)
+        ]
+        return StepBound(flat, rows, contention=options.contention)
 
     def rows(self, levels: npt.NDArray[np.integer]) -> Ints:
         """The rows of the plan's classes of ops for each line of ``levels``."""

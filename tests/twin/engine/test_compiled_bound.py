@@ -1,0 +1,79 @@
+"""A lower bound on a set of schedules stays below every one of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from engine_graphs import graphs
+from hypothesis import given
+from hypothesis import strategies as st
+from test_compiled_plan import with_share
+
+from hardware_models.hardware import load_hardware
+from twin.engine.compiled import flatten, simulate
+from twin.engine.compiled.bound import ALWAYS, Option, StepBound
+from twin.engine.compiled.plan import Grid, Plan
+from twin.engine.options import EngineOptions
+from twin.graph.step_graph import StepGraph
+from twin.models import load_model
+from twin.schedule import Schedule
+from twin.schedule_io import load_schedule
+from twin.search.space import with_core_split, with_ratio
+
+MANY = 60
+
+
+@given(graphs(), st.booleans())
+def test_bound_of_one_schedule_is_not_above_its_step(graph: StepGraph, contention: bool) -> None:
+    flat = flatten(graph)
+    rows = [Option(klass, int(row), ALWAYS, 0) for klass, row in enumerate(flat.row_of)]
+    bound = StepBound(flat, rows, contention=contention)
+    for unfinished in ("continues", "stops"):
+        options = EngineOptions(contention=contention, unfinished_prefetch=unfinished)
+        assert bound.us(()) <= simulate(graph, options).makespan_us
+
+
+def _grid(base: Schedule) -> tuple[Grid, list[int]]:
+    model, hardware = load_model(base.model), load_hardware(base.deployment.hardware)
+    weights = sorted({p.weight for p in base.prefetch})
+    half = len(weights) // 2
+    knobs = {
+        "first": [with_share(base, weights[:half], share) for share in (0.0, 0.4, 1.0)],
+        "rest": [with_share(base, weights[half:], share) for share in (0.0, 0.7, 1.0)],
+    }
+    if not base.deployment.is_afd:
+        name = base.stages[-1].name
+        knobs["cores"] = [with_core_split(base, name, aic, hardware) for aic in (8, 16, 20)]
+    return Plan(base, model, hardware).grid(knobs), [len(levels) for levels in knobs.values()]
+
+
+@pytest.mark.parametrize("contention", [True, False])
+@pytest.mark.parametrize("name", ["recipe_colocated", "recipe_afd"])
+def test_bound_of_a_set_is_not_above_its_best(name: str, contention: bool) -> None:
+    base = load_schedule(name)
+    grid, sizes = _grid(with_ratio(base, 3) if name == "recipe_afd" else base)
+    options = EngineOptions(contention=contention)
+    bound = grid.bound(options)
+    levels = np.array(list(itertools.product(*map(range, sizes))))
+    step_us = grid.evaluate(levels, options).step_us
+    rng = np.random.default_rng(5)
+    for _ in range(MANY):
+        allowed = [sorted(set(rng.integers(0, size, 2).tolist())) for size in sizes]
+        inside = [all(v in a for v, a in zip(line, allowed, strict=True)) for line in levels]
+        assert bound.us(allowed) <= step_us[inside].min()
+    everything = bound.us([range(size) for size in sizes])
+    assert 0.7 * step_us.min() < everything <= step_us.min()
+
+
+def test_fewer_levels_never_lower_the_bound() -> None:
+    grid, sizes = _grid(load_schedule("recipe_colocated"))
+    bound = grid.bound()
+    whole = [list(range(size)) for size in sizes]
+    for axis, size in enumerate(sizes):
+        alone = [bound.us([*whole[:axis], [level], *whole[axis + 1 :]]) for level in range(size)]
+        assert min(alone) == pytest.approx(bound.us(whole), rel=1e-9) or min(alone) > bound.us(
+            whole
+        )
+        assert len(set(alone)) > 1
