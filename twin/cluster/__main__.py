@@ -173,7 +173,7 @@ def _print(config: ClusterConfig, schedule: Schedule, summary: ClusterSummary) -
         f"tokens per expert rank and layer: {min(load.tokens):.1f} to {max(load.tokens):.1f} on "
         f"average, busiest rank {load.imbalance:.2f} x the mean of its layer; active experts "
         f"{min(load.active_experts):.2f} to {max(load.active_experts):.2f}; KV tokens of a "
-        f"sequence {min(summary.kv_tokens):,.0f} to {max(summary.kv_tokens):,.0f}"
+        f"sequence on a die {min(summary.kv_tokens):,.0f} to {max(summary.kv_tokens):,.0f}"
     )
     out.print(_waits_table(summary))
     for wait in summary.event_waits[: 2 * _LAYERS_SHOWN]:
