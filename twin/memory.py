@@ -10,6 +10,7 @@ from hardware_models.hardware import Hardware
 from hardware_models.ops.tiling import ELEMENT_BYTES
 from twin.deployment import Role
 from twin.graph.shapes import StepShapes, local_kv_tokens, step_shapes
+from twin.memory_prefill import prefill_activation_bytes
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 from twin.weights import role_weights
@@ -56,7 +57,9 @@ def memory_ledger(
         role: MemoryLedger(
             weights_bytes=_weight_total(shapes, role),
             kv_bytes=0 if role == "ffn" else _kv_bytes(shapes),
-            activation_bytes=_activation_bytes(shapes, role),
+            activation_bytes=prefill_activation_bytes(shapes)
+            if schedule.workload.is_prefill
+            else _activation_bytes(shapes, role),
             hccl_bytes=_hccl_bytes(shapes, role, hardware),
             graph_bytes=int(hardware["graph_workspace_bytes"]),
             capacity_bytes=int(hardware["hbm_capacity_bytes"]),
@@ -86,7 +89,7 @@ def _kv_bytes(shapes: StepShapes) -> int:
     """
     model, workload = shapes.model, shapes.schedule.workload
     kvp = shapes.schedule.deployment.attention.kvp
-    tokens = local_kv_tokens(workload.kv_tokens + workload.rows_per_sequence, kvp, 0)
+    tokens = local_kv_tokens(workload.positions, kvp, 0)
     blocks = math.ceil(tokens / KV_BLOCK_TOKENS)
     attentions = 2 * model.num_layers + (1 if workload.next_n else 0)
     per_token = model.kv_width * ELEMENT_BYTES[shapes.dtype]
@@ -155,7 +158,9 @@ def _hccl_bytes(shapes: StepShapes, role: Role, hardware: Hardware) -> int:
         groups = {side.o_proj_tp, side.dense_tp, side.lm_head_tp, side.embed_tp} - {1}
         sizes_mib += [default] * len(groups)
     if role != "attention":
-        sizes_mib.append(dispatch_buffer_mib(shapes, hardware))
+        # Double routing exchanges by plain all-to-alls, which need no window for each token.
+        is_prefill = shapes.schedule.workload.is_prefill
+        sizes_mib.append(default if is_prefill else dispatch_buffer_mib(shapes, hardware))
     if deployment.is_afd:
         sizes_mib.append(default)  # the pairs
     return int(sum(sizes_mib) * MIB * hardware["hccl_buffers_per_communicator"])

@@ -57,6 +57,12 @@ def is_hccl_collective(op: str) -> bool:
     return op.rpartition(".")[2] in _HCCL
 
 
+def is_communication(op: str) -> bool:
+    """Whether an op of a prefill layer exchanges data with other dies."""
+    last = op.rpartition(".")[2]
+    return last in _HCCL or last.endswith("_all_to_all")
+
+
 def attention_ops(block: str, role: RoleDeployment) -> tuple[str, ...]:
     """Ops of one MLA block (for example ``attention.1``) in issue order.
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from hardware_models.demand import Cores, Demand, OpSpec
 from hardware_models.hardware import Hardware
-from hardware_models.ops.collective import Collective, HcclCollective
+from hardware_models.ops.collective import BulkExchange, Collective, HcclCollective
 from hardware_models.ops.transfer import Receive, Send
 
-HCCL_CALLS = (Collective, HcclCollective, Send, Receive)
+HCCL_CALLS = (BulkExchange, Collective, HcclCollective, Send, Receive)
 """Ops that HCCL issues, with more work on the host than a kernel's launch."""
 
 

@@ -63,7 +63,7 @@ def test_shipped_schedules_obey_every_rule(name: str) -> None:
 RULES: list[tuple[str, str, object, str, str]] = [
     # schedule, path, value, field of the error, what is allowed
     ("recipe_colocated", "format", 2, "format", "1"),
-    ("recipe_colocated", "workload.phase", "prefill", "workload.phase", "decode"),
+    ("recipe_colocated", "workload.phase", "prefill", "deployment.graph_mode", "eager"),
     ("recipe_colocated", "workload.global_batch", 0, "workload.global_batch", "from 1"),
     ("recipe_colocated", "workload.global_batch", 100, "workload.global_batch", "128"),
     ("recipe_colocated", "workload.kv_tokens", 131072, "workload.kv_tokens", "131069"),

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hardware_models.demand import Demand
+from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
 from hardware_models.ops import Collective, Combine, Dispatch
 from twin.deployment import Role
@@ -123,6 +124,10 @@ def build_cluster(
         InputError: the schedule asks for something that is not simulated.
         DeadlockError: an op asks for more cores than its die has.
     """
+    if schedule.workload.is_prefill:
+        raise InputError(
+            "workload.phase", "prefill", "decode: clusters of prefill are not simulated"
+        )
     template = build_step_graph(schedule, model, hardware, layers=layers)
     table = RowTable()
     one = flatten(template, table)

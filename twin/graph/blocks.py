@@ -29,6 +29,7 @@ from hardware_models.ops import (
 from hardware_models.ops.attention import LSE_BYTES
 from hardware_models.ops.collective import HcclKind
 from hardware_models.ops.tiling import ELEMENT_BYTES
+from hardware_models.ops.vector import RowKind
 from twin.graph.shapes import StepShapes
 
 WeightKey = Callable[[str], str]
@@ -71,20 +72,20 @@ def attention_ops(
         dtype=dtype,
     )
     uv = BatchMatMul(heads, rows, model.kv_lora_rank, model.v_head_dim, dtype, at(f"{block}.uv"))
-    gather = Collective("all_gather", role.attention_tp, _activation_bytes(shapes, held))
+    gather = Collective("all_gather", role.attention_tp, activation_bytes(shapes, held))
     ops: BlockOps = [
         ("input_norm", RowOp("add_rms_norm" if fused_add else "rms_norm", held, hidden)),
         *([("all_gather", gather)] if role.attention_tp > 1 else []),
         ("prolog", prolog),
         ("attention", core),
         ("uv", uv),
-        *_o_proj_ops(shapes, rows, at(f"{block}.o_proj")),
+        *o_proj_ops(shapes, rows, at(f"{block}.o_proj")),
         ("post_norm", RowOp("add_rms_norm", held, hidden)),
     ]
     return [(f"{block}.{name}", spec) for name, spec in ops]
 
 
-def _o_proj_ops(shapes: StepShapes, rows: int, weight: str) -> BlockOps:
+def o_proj_ops(shapes: StepShapes, rows: int, weight: str) -> BlockOps:
     """From the heads' outputs of ``rows`` rows to hidden rows, and the exchanges around it."""
     model, role = shapes.model, shapes.schedule.deployment.attention
     tp, width, hidden, dtype = (
@@ -94,7 +95,7 @@ def _o_proj_ops(shapes: StepShapes, rows: int, weight: str) -> BlockOps:
         shapes.dtype,
     )
     heads_bytes = rows * width * ELEMENT_BYTES[dtype]
-    summed = _activation_bytes(shapes, rows)
+    summed = activation_bytes(shapes, rows)
     if role.kvp > 1:
         heads = model.num_attention_heads
         return [
@@ -118,7 +119,7 @@ def _o_proj_ops(shapes: StepShapes, rows: int, weight: str) -> BlockOps:
     return [("o_proj", MatMul(rows, width, hidden, dtype, weight))]
 
 
-def _activation_bytes(shapes: StepShapes, rows: int) -> int:
+def activation_bytes(shapes: StepShapes, rows: int) -> int:
     """Bytes of ``rows`` hidden rows."""
     return rows * shapes.model.hidden_size * ELEMENT_BYTES[shapes.dtype]
 
@@ -131,7 +132,7 @@ def dense_ops(shapes: StepShapes, sequences: int, block: str, at: WeightKey) -> 
     model, role = shapes.model, shapes.schedule.deployment.attention
     tp, rows, hidden = role.dense_tp, shapes.rows(sequences), shapes.model.hidden_size
     width = model.ffn_hidden_size // tp
-    payload = _activation_bytes(shapes, rows)
+    payload = activation_bytes(shapes, rows)
     all_rows = rows * tp if role.kvp == 1 else rows
     ops: BlockOps = []
     if tp > 1 and role.kvp == 1:
@@ -162,41 +163,46 @@ def moe_ops(shapes: StepShapes, sequences: int, local_rows: int, at: WeightKey) 
     ``sequences`` is what each attention group brings: it sets the rows that arrive here.
     """
     model, ep = shapes.model, shapes.schedule.deployment.moe.ep
-    hidden, width = model.hidden_size, model.expert_ffn_hidden_size
     sent = local_rows * model.real_topk
     rows, active = shapes.expert_rows(sequences), shapes.active_experts(sequences)
-    expert_dtype = "int8" if shapes.is_quantised else shapes.dtype
-    swiglu_rows = max(1, round(rows))
     ops: BlockOps = [
-        ("cast", RowOp("cast", local_rows, hidden)),
-        (
-            "router_matmul",
-            MatMul(local_rows, hidden, model.router_width, "fp32", at("moe.router")),
-        ),
-        ("topk", GatingTopK(local_rows, model.router_width)),
-        ("dispatch", Dispatch(sent, ep, hidden)),
-        ("gmm1", GroupedMatMul(rows, hidden, 2 * width, active, expert_dtype, at("moe.w13"))),
-        (
-            "swiglu",
-            RowOp(
-                "dequant_swiglu_quant" if shapes.is_quantised else "swiglu",
-                swiglu_rows,
-                2 * width,
-            ),
-        ),
-        ("gmm2", GroupedMatMul(rows, width, hidden, active, expert_dtype, at("moe.w2"))),
-        ("combine", Combine(sent, ep, hidden)),
+        *router_ops(shapes, local_rows, at),
+        ("dispatch", Dispatch(sent, ep, model.hidden_size)),
+        *expert_ops(shapes, rows, active, at),
+        ("combine", Combine(sent, ep, model.hidden_size)),
     ]
     return [(f"moe.{name}", spec) for name, spec in ops]
+
+
+def router_ops(shapes: StepShapes, rows: int, at: WeightKey) -> BlockOps:
+    """The experts' choice for ``rows`` token rows: an fp32 product and the top-k."""
+    hidden, width = shapes.model.hidden_size, shapes.model.router_width
+    return [
+        ("cast", RowOp("cast", rows, hidden)),
+        ("router_matmul", MatMul(rows, hidden, width, "fp32", at("moe.router"))),
+        ("topk", GatingTopK(rows, width)),
+    ]
+
+
+def expert_ops(shapes: StepShapes, rows: float, active: float, at: WeightKey) -> BlockOps:
+    """``rows`` token copies through the ``active`` experts of a die that they reach."""
+    hidden, width = shapes.model.hidden_size, shapes.model.expert_ffn_hidden_size
+    dtype = "int8" if shapes.is_quantised else shapes.dtype
+    kind: RowKind = "dequant_swiglu_quant" if shapes.is_quantised else "swiglu"
+    return [
+        ("gmm1", GroupedMatMul(rows, hidden, 2 * width, active, dtype, at("moe.w13"))),
+        ("swiglu", RowOp(kind, max(1, round(rows)), 2 * width)),
+        ("gmm2", GroupedMatMul(rows, width, hidden, active, dtype, at("moe.w2"))),
+    ]
 
 
 def head_ops(shapes: StepShapes, sequences: int) -> BlockOps:
     """lm_head (vocabulary-parallel over its TP group) and greedy sampling."""
     model, tp = shapes.model, shapes.schedule.deployment.attention.lm_head_tp
-    rows = shapes.rows(sequences)
+    rows = shapes.head_rows(sequences)
     ops: BlockOps = []
     if tp > 1:
-        payload = _activation_bytes(shapes, rows)
+        payload = activation_bytes(shapes, rows)
         ops.append(("lm_head_all_gather", Collective("all_gather", tp, payload)))
     head = MatMul(rows * tp, model.hidden_size, model.vocab_size // tp, shapes.dtype, "lm_head")
     ops.append(("lm_head", head))
@@ -213,7 +219,7 @@ def embed_ops(shapes: StepShapes, sequences: int) -> BlockOps:
     tp = shapes.schedule.deployment.attention.embed_tp
     ops: BlockOps = [("embed", Embedding(rows, hidden))]
     if tp > 1:
-        payload = _activation_bytes(shapes, rows)
+        payload = activation_bytes(shapes, rows)
         ops.append(("embed_reduce_scatter", Collective("reduce_scatter", tp, payload)))
     return ops
 

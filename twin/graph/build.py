@@ -19,6 +19,7 @@ from twin.graph.blocks import (
     mtp_ops,
 )
 from twin.graph.placement import Placement
+from twin.graph.prefill import build_prefill_graph
 from twin.graph.role_writer import Pass, RoleWriter, layer_passes
 from twin.graph.shapes import StepShapes, step_shapes
 from twin.graph.step_graph import Die, StepGraph
@@ -32,7 +33,7 @@ from twin.weights import weight_bytes
 def build_step_graph(
     schedule: Schedule, model: ModelSpec, hardware: Hardware, *, layers: int | None = None
 ) -> StepGraph:
-    """The ops of one decode step on representative dies.
+    """The ops of one step on representative dies; prefill has a builder of its own.
 
     Colocated: one die stands for all (no skew, so all are alike; of a KVP group the die that
     holds the most of the cache).  AFD with A = r F: one FFN die and the r attention dies that
@@ -43,8 +44,10 @@ def build_step_graph(
         InputError: the schedule asks for something that is not simulated.
     """
     _refuse_unsupported(schedule)
-    shapes = step_shapes(schedule, model)
     count = model.num_layers if layers is None else layers
+    if schedule.workload.is_prefill:
+        return build_prefill_graph(schedule, model, hardware, layers=count)
+    shapes = step_shapes(schedule, model)
     ratio = schedule.deployment.attention_ratio
     is_afd = schedule.deployment.is_afd
     attention_role = schedule.deployment.attention_role
@@ -69,8 +72,6 @@ def build_step_graph(
 
 
 def _refuse_unsupported(schedule: Schedule) -> None:
-    if schedule.workload.phase != "decode":
-        raise InputError("workload.phase", schedule.workload.phase, "decode (simulated so far)")
     if schedule.deployment.afd and schedule.deployment.afd.transport != "sdma_pairs":
         raise InputError(
             "deployment.afd.transport",

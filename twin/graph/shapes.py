@@ -1,4 +1,4 @@
-"""Sizes of one decode step, derived from model, workload and deployment."""
+"""Sizes of one step, derived from model, workload and deployment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StepShapes:
 
     @property
     def rows_per_sequence(self) -> int:
-        """Query rows per sequence: one token and its drafts."""
+        """Query rows per sequence: one token and its drafts, or in prefill the whole prompt."""
         return self.schedule.workload.rows_per_sequence
 
     @property
@@ -67,14 +67,34 @@ class StepShapes:
         """Token rows that attention computes on one die: those of its whole group."""
         return self.rows(sequences) * self.schedule.deployment.attention.attention_tp
 
+    def head_rows(self, sequences: int) -> int:
+        """Token rows on one attention die that reach lm_head: in prefill each prompt's last."""
+        if not self.schedule.workload.is_prefill:
+            return self.rows(sequences)
+        return math.ceil(sequences / self.schedule.deployment.attention.attention_tp)
+
+    def moe_chunks(self, sequences: int) -> tuple[int, ...]:
+        """Token rows of an attention die that go through the experts at once, chunk by chunk."""
+        rows, most = self.rows(sequences), self.schedule.moe.chunk_tokens
+        if most is None:
+            return (rows,)
+        whole, rest = divmod(rows, most)
+        return (most,) * whole + ((rest,) if rest else ())
+
+    def arriving_rows(self, rows: int) -> float:
+        """Token copies that one MoE die computes when every attention die sends ``rows``.
+
+        Zero experts are served at the source, so only real_topk copies travel.
+        """
+        tokens = rows * self.schedule.deployment.attention.dies
+        return tokens * self.model.real_topk / self.schedule.deployment.moe.dies
+
     def expert_rows(self, sequences: int) -> float:
         """Token copies that one MoE die computes when every group brings ``sequences``.
 
-        Zero experts are served at the source, so only real_topk copies travel.  Every die of
-        a KVP group sends the rows that it holds, so each token comes kvp times.
+        Every die of a KVP group sends the rows that it holds, so each token comes kvp times.
         """
-        tokens = self.rows(sequences) * self.schedule.deployment.attention.dies
-        return tokens * self.model.real_topk / self.schedule.deployment.moe.dies
+        return self.arriving_rows(self.rows(sequences))
 
     def distinct_expert_rows(self, sequences: int) -> float:
         """Those of :meth:`expert_rows` that are not the same token from another KVP die."""
@@ -87,18 +107,22 @@ class StepShapes:
         return total // self.schedule.deployment.moe.ep
 
     def active_experts(self, sequences: int) -> float:
-        """Expected experts per MoE die that receive at least one row.
+        """Expected experts per MoE die that receive at least one row (of the largest chunk)."""
+        return self.reached_experts(max(self.moe_chunks(sequences)))
+
+    def reached_experts(self, rows: int) -> float:
+        """Expected experts per MoE die that receive one of the ``rows`` of each attention die.
 
         balanced: ids dealt round-robin, so min(local, rows).  uniform: local x
         (1 - (1 - 1/E)^copies) for independent draws of all copies over E experts.  The
         copies of one token that the dies of a KVP group send reach the same experts.
         """
-        rows = self.distinct_expert_rows(sequences)
+        distinct = self.arriving_rows(rows) / self.schedule.deployment.attention.kvp
         local = self.local_experts
         if self.schedule.workload.expert_load == "balanced":
-            return float(min(local, max(1.0, rows)))
+            return float(min(local, max(1.0, distinct)))
         total = self.model.n_routed_experts + self.schedule.moe.redundant_experts
-        copies = rows * self.schedule.deployment.moe.dies
+        copies = distinct * self.schedule.deployment.moe.dies
         reached: float = (1.0 - 1.0 / total) ** copies
         return max(local * (1.0 - reached), 1.0 / total)
 
@@ -112,7 +136,7 @@ def step_shapes(schedule: Schedule, model: ModelSpec) -> StepShapes:
     """Sequences per attention group (rounded up: the busiest one), cut into micro-batches."""
     groups = schedule.deployment.attention.attention_groups
     sequences = math.ceil(schedule.workload.global_batch / groups)
-    count = schedule.deployment.afd.micro_batches if schedule.deployment.afd else 1
+    count = schedule.micro_batches
     base, rest = divmod(sequences, count)
     parts = tuple(base + (1 if i < rest else 0) for i in range(count))
     return StepShapes(model, schedule, parts)

@@ -7,9 +7,10 @@ from pathlib import Path
 from twin.engine.observer import Counters
 from twin.engine.timeline import Timeline
 from twin.graph.step_graph import PREFETCH_STREAM, StepGraph
+from twin.names import HOST_STREAM
 from twin.results import write_json
 
-_FIRST = ("main", "moe", "link", PREFETCH_STREAM)
+_FIRST = ("main", "moe", "link", PREFETCH_STREAM, HOST_STREAM)
 """Streams in the order of their rows; several link queues follow ``link``."""
 
 Event = dict[str, object]

@@ -7,6 +7,7 @@ from twin.model_spec import ModelSpec
 from twin.schedule import FORMAT, Schedule
 from twin.validate.deployment import check_deployment
 from twin.validate.prefetch import check_prefetches
+from twin.validate.prefill import check_prefill
 from twin.validate.rules import require
 from twin.validate.stages import check_stages
 from twin.validate.workload import check_workload
@@ -23,5 +24,6 @@ def validate_schedule(schedule: Schedule, model: ModelSpec, hardware: Hardware) 
     require(schedule.format == FORMAT, "format", schedule.format, str(FORMAT))
     check_workload(schedule.workload, model)
     check_deployment(schedule, model)
+    check_prefill(schedule)
     check_stages(schedule, hardware)
     check_prefetches(schedule)

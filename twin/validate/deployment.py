@@ -193,8 +193,6 @@ def _check_batch(schedule: Schedule) -> None:
 def _check_experts(schedule: Schedule, model: ModelSpec) -> None:
     deployment, redundant = schedule.deployment, schedule.moe.redundant_experts
     require(redundant >= 0, "moe.redundant_experts", redundant, "a whole number from 0")
-    chunk = schedule.moe.chunk_tokens
-    require(chunk is None, "moe.chunk_tokens", chunk, "null: chunks are for prefill")
     role, field = (
         deployment.moe,
         f"deployment.roles.{deployment.moe_role}.ep",
@@ -221,7 +219,7 @@ def _check_experts(schedule: Schedule, model: ModelSpec) -> None:
 def _check_dispatch(schedule: Schedule, model: ModelSpec) -> None:
     """Limits of the fused exchange; a single die exchanges nothing, prefill routes twice."""
     deployment = schedule.deployment
-    if deployment.total_dies == 1:
+    if deployment.total_dies == 1 or schedule.workload.is_prefill:
         return
     ep, low, high = deployment.moe.ep, *EP_RANGE
     field = f"deployment.roles.{deployment.moe_role}.ep"

@@ -6,7 +6,7 @@ import re
 
 from hardware_models.hardware import Hardware
 from twin.deployment import Role
-from twin.names import COMPUTE_STREAMS, JOIN, STREAMS, is_hccl_collective, main_ops
+from twin.names import COMPUTE_STREAMS, JOIN, is_hccl_collective, main_ops
 from twin.schedule import CoreLimit, Schedule, Stage
 from twin.validate.rules import require
 
@@ -45,6 +45,7 @@ def check_stages(schedule: Schedule, hardware: Hardware) -> None:
 
 
 def _check_role(schedule: Schedule, role: Role, own: list[tuple[str, Stage]]) -> None:
+    is_prefill = schedule.workload.is_prefill
     most = 2 if role == "colocated" else 1
     require(
         1 <= len(own) <= most, "stages", [s.name for _, s in own], f"1 to {most} for role {role}"
@@ -55,12 +56,12 @@ def _check_role(schedule: Schedule, role: Role, own: list[tuple[str, Stage]]) ->
         streams = sorted(stage.streams)
         allowed = [["link", "main"]] if role != "colocated" else [["main"]]
         if role == "colocated" and last:
-            allowed.append(["main", "moe"])
+            allowed.append(["link", "main"] if is_prefill else ["main", "moe"])
         require(
             streams in allowed,
             f"{field}.streams",
             streams,
-            f"{' or '.join(str(a) for a in allowed)} of {STREAMS[role]}",
+            " or ".join(str(a) for a in allowed),
         )
         if last:
             require(

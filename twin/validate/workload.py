@@ -11,14 +11,11 @@ MOST_DRAFTS = 2
 
 
 def check_workload(workload: Workload, model: ModelSpec) -> None:
-    """Phase, batch, lengths and drafts.
+    """Batch, lengths and drafts.
 
     Raises:
         InputError: see :func:`twin.validate.validate_schedule`.
     """
-    require(
-        workload.phase == "decode", "workload.phase", workload.phase, "decode (simulated so far)"
-    )
     for name in ("global_batch", "kv_tokens"):
         value = getattr(workload, name)
         require(value >= 1, f"workload.{name}", value, "a whole number from 1")
@@ -30,11 +27,11 @@ def check_workload(workload: Workload, model: ModelSpec) -> None:
         workload.acceptance,
         f"accepted drafts per step, 0 to next_n ({next_n})",
     )
-    positions = workload.kv_tokens + workload.rows_per_sequence
+    added = workload.positions - workload.kv_tokens
     require(
-        positions <= model.max_position_embeddings,
+        workload.positions <= model.max_position_embeddings,
         "workload.kv_tokens",
         workload.kv_tokens,
-        f"at most {model.max_position_embeddings - workload.rows_per_sequence}: "
+        f"at most {model.max_position_embeddings - added}: "
         f"{model.name} has {model.max_position_embeddings} positions",
     )
