@@ -129,15 +129,15 @@ def grouped_matmul(x: Shape, w: Shape) -> GroupedMatMul:
     return GroupedMatMul(float(rows), k, columns(w, k, experts), active, dtype, "w")
 
 
-def vector_kernel(name: str, shapes: Sequence[Shape]) -> OpSpec | None:
+def vector_kernel(name: str, shapes: Sequence[Shape], element_bytes: int = 2) -> OpSpec | None:
     """The spec of a vector kernel by its name, None where no kernel of that name is known."""
     present = [s for s in shapes if s]
     if name in ROW_KERNELS and present:
-        return by_row(ROW_KERNELS[name], present[0])
+        return by_row(ROW_KERNELS[name], present[0], element_bytes)
     if name in FLAT_KERNELS and present:
-        return flat(FLAT_KERNELS[name], max(elements(s) for s in present))
+        return flat(FLAT_KERNELS[name], max(elements(s) for s in present), element_bytes)
     if name.startswith(("Gather", "EmbeddingLookup")) and len(present) > 1:
-        return RowOp("gather", elements(present[1]), elements(present[0][1:]))
+        return RowOp("gather", elements(present[1]), elements(present[0][1:]), element_bytes)
     if name.startswith(("Index", "Scatter", "IndexPut")) and len(present) > 1:
-        return RowOp("gather", elements(present[-1]), present[0][-1])
+        return RowOp("gather", elements(present[-1]), present[0][-1], element_bytes)
     return None
