@@ -13,34 +13,52 @@ from safetensors import SafetensorError, safe_open
 
 from hardware_models.errors import InputError
 from runtime_npu.model.longcat import LongcatFlash
-from runtime_npu.weights import ROUTER_TENSORS, TensorNames, parameters, tensor_names
+from runtime_npu.weights import (
+    LAYERS_ONLY,
+    ROUTER_TENSORS,
+    SCALE,
+    Contents,
+    TensorNames,
+    is_quantised,
+    parameters,
+    tensor_names,
+)
 from twin.model_spec import ModelSpec
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 CONFIG = "config.json"
 TYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
-"""Stored types that can be read, as safetensors names them."""
+"""Stored types of tensors that are not quantised, as safetensors names them."""
+CONVERT = "python -m runtime_npu.convert makes such a checkpoint"
 
 
 class Checkpoint:
     """An open checkpoint folder whose tensors have the names, shapes and types they must have.
 
     Only headers are read at construction; :meth:`read` reads one tensor from its file.
+    ``contents`` says what must be there besides the layers.
 
     Raises:
         InputError: a missing or broken file; a missing, extra, wrong-shaped or wrong-typed
             tensor.
     """
 
-    def __init__(self, folder: Path, spec: ModelSpec, dtype: str | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        spec: ModelSpec,
+        dtype: str | None,
+        contents: Contents = LAYERS_ONLY,
+    ) -> None:
         self.spec = spec
+        self.contents = contents
         self._folder = folder
         self._files = ExitStack()
         self._open: dict[str, Any] = {}
         try:
             self._file_of = self._locate()
-            names = tensor_names(spec)
+            names = tensor_names(spec, contents)
             self._check_names(names)
             self._check_tensors(names, dtype)
         except BaseException:
@@ -54,11 +72,14 @@ class Checkpoint:
         self._files.close()
 
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """One tensor, converted to ``dtype`` (the router's stay fp32)."""
+        """One tensor, in ``dtype`` (the router's and scales are fp32, int8 stays int8)."""
         tensor: torch.Tensor = self._open[self._file_of[name]].get_slice(name)[...]
+        if name.endswith((*ROUTER_TENSORS, SCALE)):
+            dtype = torch.float32
+        elif tensor.dtype == torch.int8:
+            dtype = torch.int8
         # A copy: what is read may lie in the mapped file, at any alignment.
-        wanted = torch.float32 if name.endswith(ROUTER_TENSORS) else dtype
-        return tensor.to(wanted, copy=True)
+        return tensor.to(dtype, copy=True)
 
     def _locate(self) -> dict[str, str]:
         """File name of each tensor; every file is opened, which checks its length."""
@@ -95,8 +116,12 @@ class Checkpoint:
         source = str(self._folder)
         missing = sorted(set(names.required) - set(self._file_of))
         if missing:
+            hint = f"; {CONVERT}" if missing[0].endswith(SCALE) else ""
             raise InputError(
-                missing[0], f"missing ({len(missing)} in all)", "every tensor of the model", source
+                missing[0],
+                f"missing ({len(missing)} in all)",
+                f"every tensor of the model{hint}",
+                source,
             )
         extra = [
             name
@@ -107,22 +132,31 @@ class Checkpoint:
             raise InputError(
                 extra[0],
                 f"a tensor that the model has not ({len(extra)} in all)",
-                "only the model's tensors, and model.mtp.*",
+                "only the model's tensors"
+                + (" (scales belong to w8a8)" if extra[0].endswith(SCALE) else ""),
                 source,
             )
 
     def _check_tensors(self, names: TensorNames, declared: str | None) -> None:
-        """Shapes, and one type throughout: the config's, or else that of the embedding."""
+        """Shapes, and one type throughout: the config's, or else that of the embedding.
+
+        What is quantised is int8 and its scales fp32; the router may be fp32.
+        """
         wanted = _stored_type(declared) or self._type("model.embed_tokens.weight")
         for name, shape in names.required.items():
             source = str(self._folder / self._file_of[name])
             found = tuple(self._open[self._file_of[name]].get_slice(name).get_shape())
             if found != shape:
                 raise InputError(f"{name} shape", list(found), str(list(shape)), source)
-            allowed = {wanted, "F32"} if name.endswith(ROUTER_TENSORS) else {wanted}
-            stored = self._type(name)
-            if stored not in allowed or stored not in TYPES:
-                types = " or ".join(sorted(allowed & set(TYPES))) or " or ".join(TYPES)
+            stored, allowed = self._type(name), {wanted} & set(TYPES)
+            if name.endswith(SCALE):
+                allowed = {"F32"}
+            elif self.contents.int8 and is_quantised(name):
+                allowed = {"I8"}
+            elif name.endswith(ROUTER_TENSORS):
+                allowed |= {"F32"}
+            if stored not in allowed:
+                types = " or ".join(sorted(allowed or TYPES))
                 raise InputError(f"{name} dtype", stored, types, source)
 
     def _type(self, name: str) -> str:
@@ -166,6 +200,8 @@ def declared_dtype(config: Mapping[str, object], source: str) -> str | None:
 
 def load_weights(model: LongcatFlash, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
     """Fill the model's parameters from a checkpoint, in ``dtype``."""
-    state = parameters(checkpoint.spec, lambda name: checkpoint.read(name, dtype))
+    state = parameters(
+        checkpoint.spec, lambda name: checkpoint.read(name, dtype), checkpoint.contents
+    )
     model.load_state_dict(state, strict=True, assign=True)
     model.requires_grad_(requires_grad=False)

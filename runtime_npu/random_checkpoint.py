@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from hardware_models.errors import InputError
 from runtime_npu.checkpoint import CONFIG, INDEX
-from runtime_npu.weights import ROUTER_TENSORS, tensor_names
+from runtime_npu.weights import ROUTER_TENSORS, Contents, tensor_names
 from twin.model_spec import ModelSpec
 
 WEIGHT_STD = 0.2
@@ -32,18 +32,20 @@ def make_checkpoint(
     seed: int,
     dtype: Dtype = "float32",
     *,
+    mtp: bool = False,
     overwrite: bool = False,
 ) -> None:
     """Write config.json, one shard per layer and one for the rest, and the index.
 
     Weights are normal with std 0.2, norm weights around 1, correction biases around 0 and
-    fp32, as the router is.  The same arguments give the same bytes.  ``overwrite`` lets files
-    of an earlier run be replaced.
+    fp32, as the router is.  The same arguments give the same bytes.  ``mtp`` adds the MTP
+    layer; the other tensors stay the same.  ``overwrite`` lets files of an earlier run be
+    replaced.
 
     Raises:
         InputError: the folder is not empty, or the model has more than 8 GiB of weights.
     """
-    names = tensor_names(spec).required
+    names = tensor_names(spec, Contents(mtp=mtp)).required
     elements = sum(torch.Size(shape).numel() for shape in names.values())
     stored = getattr(torch, dtype)
     if elements * stored.itemsize > MOST_BYTES:

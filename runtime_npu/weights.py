@@ -12,24 +12,49 @@ from twin.model_spec import ModelSpec
 
 ROUTER_TENSORS = ("classifier.weight", "e_score_correction_bias")
 """Ends of the names of tensors that are fp32 whatever the checkpoint's dtype."""
+SCALE = "_scale"
+"""An int8 tensor's fp32 scales, one per output channel [rows, 1], have its name and this."""
+MTP = "model.mtp."
+_QUANTISED = re.compile(r"\.mlps?\.(.+\.)?(gate|up|down)_proj\.weight")
 
 Read = Callable[[str], torch.Tensor]
 """Reads a checkpoint tensor by name, in the dtype of its parameter."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a model takes from a checkpoint besides its layers.
+
+    ``mtp``: the MTP layer too.  ``int8``: the FFNs (experts and MTP's included) as int8 with
+    their scales.
+    """
+
+    mtp: bool = False
+    int8: bool = False
+
+
+LAYERS_ONLY = Contents()
+
+
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """The tensors of a checkpoint without its MTP layer.
+    """The tensors of a checkpoint.
 
     ``required`` maps names to shapes.  ``ignored`` matches what may be there besides: MTP
-    tensors, and the gate and up rows that transformers writes for zero experts.
+    tensors that nothing reads, and the gate and up rows that transformers writes for zero
+    experts.
     """
 
     required: Mapping[str, tuple[int, ...]]
     ignored: Callable[[str], bool]
 
 
-def tensor_names(spec: ModelSpec) -> TensorNames:
+def is_quantised(name: str) -> bool:
+    """Whether a checkpoint in W8A8 holds the tensor ``name`` as int8."""
+    return _QUANTISED.search(name) is not None and not name.endswith(SCALE)
+
+
+def tensor_names(spec: ModelSpec, contents: Contents) -> TensorNames:
     """The names and shapes in the Hugging Face layout of the longcat_flash family."""
     hidden = spec.hidden_size
     required: dict[str, tuple[int, ...]] = {
@@ -40,21 +65,40 @@ def tensor_names(spec: ModelSpec) -> TensorNames:
     for layer in range(spec.num_layers):
         base = f"model.layers.{layer}"
         for half in (0, 1):
-            required |= _half(spec, base, half)
+            required |= _block(spec, base, f".{half}", f"mlps.{half}")
         required[f"{base}.mlp.router.classifier.weight"] = (spec.router_width, hidden)
         required[f"{base}.mlp.router.e_score_correction_bias"] = (spec.router_width,)
         for expert in range(spec.n_routed_experts):
             required |= _ffn(f"{base}.mlp.experts.{expert}", hidden, spec.expert_ffn_hidden_size)
-    return TensorNames(required, _ignored(spec))
+    if contents.mtp:
+        required |= _mtp(spec)
+    if contents.int8:
+        required |= {
+            name + SCALE: (shape[0], 1) for name, shape in required.items() if is_quantised(name)
+        }
+    return TensorNames(required, _ignored(spec, contents))
 
 
-def _half(spec: ModelSpec, base: str, half: int) -> dict[str, tuple[int, ...]]:
+def _mtp(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    base, hidden = f"{MTP}layers.0", spec.hidden_size
+    return {
+        f"{MTP}embed_tokens.weight": (spec.vocab_size, hidden),
+        f"{MTP}norm.weight": (hidden,),
+        f"{base}.enorm.m.weight": (hidden,),
+        f"{base}.hnorm.m.weight": (hidden,),
+        f"{base}.eh_proj.weight": (hidden, 2 * hidden),
+        **_block(spec, base, "", "transformer_layer.mlp"),
+    }
+
+
+def _block(spec: ModelSpec, base: str, half: str, ffn: str) -> dict[str, tuple[int, ...]]:
+    """One attention and one dense FFN; ``half`` is .0, .1, or nothing in the MTP layer."""
     hidden, heads = spec.hidden_size, spec.num_attention_heads
-    attention = f"{base}.self_attn.{half}"
+    attention = f"{base}.self_attn{half}"
     kv_b = heads * (spec.qk_nope_head_dim + spec.v_head_dim)
     return {
-        f"{base}.input_layernorm.{half}.weight": (hidden,),
-        f"{base}.post_attention_layernorm.{half}.weight": (hidden,),
+        f"{base}.input_layernorm{half}.weight": (hidden,),
+        f"{base}.post_attention_layernorm{half}.weight": (hidden,),
         f"{attention}.q_a_proj.weight": (spec.q_lora_rank, hidden),
         f"{attention}.q_a_layernorm.weight": (spec.q_lora_rank,),
         f"{attention}.q_b_proj.weight": (heads * spec.qk_head_dim, spec.q_lora_rank),
@@ -62,7 +106,7 @@ def _half(spec: ModelSpec, base: str, half: int) -> dict[str, tuple[int, ...]]:
         f"{attention}.kv_a_layernorm.weight": (spec.kv_lora_rank,),
         f"{attention}.kv_b_proj.weight": (kv_b, spec.kv_lora_rank),
         f"{attention}.o_proj.weight": (hidden, spec.o_proj_width),
-        **_ffn(f"{base}.mlps.{half}", hidden, spec.ffn_hidden_size),
+        **_ffn(f"{base}.{ffn}", hidden, spec.ffn_hidden_size),
     }
 
 
@@ -74,12 +118,15 @@ def _ffn(base: str, hidden: int, width: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _ignored(spec: ModelSpec) -> Callable[[str], bool]:
-    expert = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(gate|up)_proj\.weight")
+def _ignored(spec: ModelSpec, contents: Contents) -> Callable[[str], bool]:
+    scale = f"({SCALE})?" if contents.int8 else ""
+    expert = re.compile(
+        rf"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(gate|up)_proj\.weight{scale}"
+    )
 
     def ignored(name: str) -> bool:
-        if name.startswith("model.mtp."):
-            return True
+        if name.startswith(MTP):
+            return not contents.mtp
         match = expert.fullmatch(name)
         return (
             match is not None
@@ -90,8 +137,13 @@ def _ignored(spec: ModelSpec) -> Callable[[str], bool]:
     return ignored
 
 
-def parameters(spec: ModelSpec, read: Read) -> dict[str, torch.Tensor]:
-    """The state of a ``LongcatFlash``: merged gate_up and w13, kv_b in its two parts."""
+def parameters(spec: ModelSpec, read: Read, contents: Contents) -> dict[str, torch.Tensor]:
+    """The state of a ``LongcatFlash``: merged gate_up and w13, kv_b in its two parts.
+
+    Tensors are read one at a time into their place: beside the state itself, no more than
+    one of them is in memory.
+    """
+    ffn = _QuantisedFfn(read) if contents.int8 else _Ffn(read)
     state = {
         "embed": read("model.embed_tokens.weight"),
         "final_norm": read("model.norm.weight"),
@@ -101,27 +153,37 @@ def parameters(spec: ModelSpec, read: Read) -> dict[str, torch.Tensor]:
         base = f"model.layers.{layer}"
         local: dict[str, torch.Tensor] = {}
         for half in (0, 1):
-            local |= _attention(spec, read, base, half)
-            ffn = f"{base}.mlps.{half}"
-            local[f"dense.{half}.gate_up"] = _gate_up(read, ffn)
-            local[f"dense.{half}.down"] = read(f"{ffn}.down_proj.weight")
-        experts = [f"{base}.mlp.experts.{expert}" for expert in range(spec.n_routed_experts)]
+            local |= _attention(spec, read, base, f".{half}", f"attention.{half}")
+            local |= ffn.dense(f"{base}.mlps.{half}", f"dense.{half}")
         local["moe.router"] = read(f"{base}.mlp.router.classifier.weight")
         local["moe.correction_bias"] = read(f"{base}.mlp.router.e_score_correction_bias")
-        local["moe.w13"] = torch.stack([_gate_up(read, expert) for expert in experts])
-        local["moe.w2"] = torch.stack([read(f"{expert}.down_proj.weight") for expert in experts])
+        local |= ffn.experts(f"{base}.mlp.experts", spec.n_routed_experts)
         state |= {f"layers.{layer}.{name}": tensor for name, tensor in local.items()}
+    if contents.mtp:
+        base = f"{MTP}layers.0"
+        local = {
+            "embed": read(f"{MTP}embed_tokens.weight"),
+            "norm": read(f"{MTP}norm.weight"),
+            "enorm": read(f"{base}.enorm.m.weight"),
+            "hnorm": read(f"{base}.hnorm.m.weight"),
+            "eh_proj": read(f"{base}.eh_proj.weight"),
+            **_attention(spec, read, base, "", "attention"),
+            **ffn.dense(f"{base}.transformer_layer.mlp", "dense"),
+        }
+        state |= {f"mtp.{name}": tensor for name, tensor in local.items()}
     return state
 
 
-def _attention(spec: ModelSpec, read: Read, base: str, half: int) -> dict[str, torch.Tensor]:
-    attention, nope = f"{base}.self_attn.{half}", spec.qk_nope_head_dim
+def _attention(
+    spec: ModelSpec, read: Read, base: str, half: str, block: str
+) -> dict[str, torch.Tensor]:
+    attention, nope = f"{base}.self_attn{half}", spec.qk_nope_head_dim
     # Per head: the rows that make its key, then those that make its value.
     kv_b = read(f"{attention}.kv_b_proj.weight").view(
         spec.num_attention_heads, nope + spec.v_head_dim, spec.kv_lora_rank
     )
     tensors = {
-        "input_norm": read(f"{base}.input_layernorm.{half}.weight"),
+        "input_norm": read(f"{base}.input_layernorm{half}.weight"),
         "q_a": read(f"{attention}.q_a_proj.weight"),
         "q_a_norm": read(f"{attention}.q_a_layernorm.weight"),
         "q_b": read(f"{attention}.q_b_proj.weight"),
@@ -130,10 +192,62 @@ def _attention(spec: ModelSpec, read: Read, base: str, half: int) -> dict[str, t
         "uk": kv_b[:, :nope].contiguous(),
         "uv": kv_b[:, nope:].transpose(1, 2).contiguous(),
         "o_proj": read(f"{attention}.o_proj.weight"),
-        "post_norm": read(f"{base}.post_attention_layernorm.{half}.weight"),
+        "post_norm": read(f"{base}.post_attention_layernorm{half}.weight"),
     }
-    return {f"attention.{half}.{name}": tensor for name, tensor in tensors.items()}
+    return {f"{block}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _gate_up(read: Read, base: str) -> torch.Tensor:
-    return torch.cat([read(f"{base}.gate_proj.weight"), read(f"{base}.up_proj.weight")])
+class _Ffn:
+    """Reads dense FFNs and experts."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    def dense(self, base: str, block: str) -> dict[str, torch.Tensor]:
+        """One FFN: ``gate_up`` [2 width, hidden] and ``down`` [hidden, width]."""
+        gate_up, down = self._merged([base], "weight")
+        return {f"{block}.gate_up": gate_up[0], f"{block}.down": down[0]}
+
+    def experts(self, base: str, count: int) -> dict[str, torch.Tensor]:
+        """All experts of a layer, stacked: ``w13`` and ``w2``."""
+        w13, w2 = self._merged([f"{base}.{expert}" for expert in range(count)], "weight")
+        return {"moe.w13": w13, "moe.w2": w2}
+
+    def _merged(self, bases: list[str], kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Gate over up [FFNs, 2 width, ...], and down [FFNs, hidden, ...]."""
+        merged: list[torch.Tensor] = []
+        for parts in (("gate", "up"), ("down",)):
+            whole = None
+            for index, base in enumerate(bases):
+                for place, part in enumerate(parts):
+                    tensor = self._read(f"{base}.{part}_proj.{kind}")
+                    if whole is None:
+                        height, *rest = tensor.shape
+                        whole = tensor.new_empty(len(bases), len(parts) * height, *rest)
+                    whole[index, place * len(tensor) : (place + 1) * len(tensor)] = tensor
+            assert whole is not None
+            merged.append(whole)
+        return merged[0], merged[1]
+
+
+class _QuantisedFfn(_Ffn):
+    """The same in int8, each weight with its scales [..., rows]."""
+
+    def dense(self, base: str, block: str) -> dict[str, torch.Tensor]:
+        """The FFN and its scales."""
+        gate_up, down = self._merged([base], "weight" + SCALE)
+        return {
+            **super().dense(base, block),
+            f"{block}.gate_up_scale": gate_up[0, :, 0],
+            f"{block}.down_scale": down[0, :, 0],
+        }
+
+    def experts(self, base: str, count: int) -> dict[str, torch.Tensor]:
+        """The experts and their scales."""
+        bases = [f"{base}.{expert}" for expert in range(count)]
+        w13, w2 = self._merged(bases, "weight" + SCALE)
+        return {
+            **super().experts(base, count),
+            "moe.w13_scale": w13[..., 0],
+            "moe.w2_scale": w2[..., 0],
+        }
