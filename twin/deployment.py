@@ -48,6 +48,11 @@ class Afd:
     transport: Transport = "sdma_pairs"
     micro_batches: int = 1
 
+    @property
+    def holds_cores(self) -> bool:
+        """Whether vector cores move the data; SDMA holds none."""
+        return self.transport != "sdma_pairs"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:

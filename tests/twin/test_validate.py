@@ -235,7 +235,6 @@ def test_rows_of_split_heads_lie_scattered_before_dispatch() -> None:
 
 def test_camp2p_has_rules_of_its_own() -> None:
     camp2p = ("deployment.afd.transport", "camp2p")
-    assert broken("recipe_afd", camp2p).field == "deployment.afd.transport"
     three = broken("recipe_afd", camp2p, ("deployment.afd.micro_batches", 3))
     assert (three.field, three.value) == ("deployment.afd.micro_batches", 3)
     ratio = broken("recipe_afd", camp2p, (f"{ATTENTION}.dies", 96), ("workload.global_batch", 384))

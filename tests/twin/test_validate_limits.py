@@ -227,13 +227,6 @@ def test_one_sequence_with_one_cached_token_is_a_workload() -> None:
     validate_schedule(least, load_model("tiny"), HARDWARE)
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
-def test_camp2p_with_one_or_two_micro_batches_lacks_only_its_simulation(micro_batches: int) -> None:
-    afd = Afd(transport="camp2p", micro_batches=micro_batches)
-    error = refused(replace(AFD, deployment=replace(AFD.deployment, afd=afd)))
-    assert (error.field, error.value) == ("deployment.afd.transport", "camp2p")
-
-
 @pytest.mark.parametrize(("aic", "aiv"), [(1, 16), (24, 48)])
 def test_a_stream_may_have_from_one_core_to_the_whole_die(aic: int, aiv: int) -> None:
     """16 vector cores are the least that HCCL collectives take."""

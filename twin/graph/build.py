@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from hardware_models.demand import OpSpec
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
-from hardware_models.ops import Receive, RowOp, Send
-from hardware_models.ops.tiling import ELEMENT_BYTES
+from hardware_models.ops import RowOp
 from twin.deployment import Role
 from twin.graph.blocks import (
     BlockOps,
@@ -23,6 +23,7 @@ from twin.graph.prefill import build_prefill_graph
 from twin.graph.role_writer import Pass, RoleWriter, layer_passes
 from twin.graph.shapes import StepShapes, step_shapes
 from twin.graph.step_graph import Die, StepGraph
+from twin.graph.transfers import Transfers
 from twin.graph.writer import GraphWriter
 from twin.model_spec import ModelSpec
 from twin.names import MOE_INPUT, NEXT
@@ -72,11 +73,11 @@ def build_step_graph(
 
 
 def _refuse_unsupported(schedule: Schedule) -> None:
-    if schedule.deployment.afd and schedule.deployment.afd.transport != "sdma_pairs":
+    if schedule.deployment.afd and schedule.deployment.afd.transport == "direct":
         raise InputError(
             "deployment.afd.transport",
             schedule.deployment.afd.transport,
-            "sdma_pairs (simulated so far)",
+            "sdma_pairs or camp2p (simulated so far)",
         )
 
 
@@ -105,6 +106,7 @@ class _AttentionSide:
         schedule = shapes.schedule
         self._ratio = schedule.deployment.attention_ratio
         self._is_afd = schedule.deployment.is_afd
+        self._transfers = Transfers(shapes)
         self._out = RoleWriter(writer, schedule, role, die, _weight_sizes(shapes, role))
         names = [name for name, _ in self._main_ops(layer_passes(1, 1)[0], 1)]
         self._placement = Placement(schedule, role, [*names, "add"])
@@ -170,7 +172,7 @@ class _AttentionSide:
         return last
 
     def _send(self, run: Pass, sequences: int, made: int) -> int:
-        spec = Send(_transfer_bytes(self._shapes, sequences))
+        spec, _ = self._transfers.to_ffn(sequences)
         place = self._placement.link("link")
         return self._out.layer_op(run, "afd.send", spec, place, (made,), peer=self._ratio)
 
@@ -181,7 +183,7 @@ class _AttentionSide:
         run, sequences, joined = pending
         last = self._last[micro_batch]
         if self._is_afd:
-            spec = Receive(_transfer_bytes(self._shapes, sequences))
+            _, spec = self._transfers.to_attention(sequences)
             place = self._placement.link("link")
             joined = self._out.layer_op(
                 run, "afd.recv", spec, place, (self._arrived.pop(micro_batch),), peer=self._ratio
@@ -199,6 +201,7 @@ class _FfnSide:
 
     def __init__(self, writer: GraphWriter, shapes: StepShapes, ratio: int) -> None:
         self._shapes, self._ratio = shapes, ratio
+        self._transfers = Transfers(shapes)
         schedule = shapes.schedule
         self._out = RoleWriter(writer, schedule, "ffn", ratio, _weight_sizes(shapes, "ffn"))
         names = [name for name, _ in self._ops(layer_passes(1, 1)[0], 1)]
@@ -207,33 +210,26 @@ class _FfnSide:
     def layer(self, run: Pass, sent: list[int]) -> list[int]:
         """One pass: receive from all attention dies, compute, send back to each."""
         sequences = self._shapes.micro_batches[run.micro_batch]
-        size = _transfer_bytes(self._shapes, sequences)
+        _, receive = self._transfers.to_ffn(sequences)
         arrived = [
-            self._transfer(run, "afd.recv", Receive(size), peer, (op,))
-            for peer, op in enumerate(sent)
+            self._transfer(run, "afd.recv", receive, peer, (op,)) for peer, op in enumerate(sent)
         ]
         last: tuple[int, ...] = tuple(arrived)
         for name, spec in self._ops(run, sequences):
             last = (self._out.layer_op(run, name, spec, self._placement.main(name), last),)
-        return [
-            self._transfer(run, "afd.send", Send(size), peer, last) for peer in range(self._ratio)
-        ]
+        send, _ = self._transfers.to_attention(sequences)
+        return [self._transfer(run, "afd.send", send, peer, last) for peer in range(self._ratio)]
 
     def _ops(self, run: Pass, sequences: int) -> BlockOps:
         rows = self._shapes.rows(sequences) * self._ratio
         return moe_ops(self._shapes, sequences, rows, partial(_key, run))
 
     def _transfer(
-        self, run: Pass, name: str, spec: Send | Receive, peer: int, deps: tuple[int, ...]
+        self, run: Pass, name: str, spec: OpSpec, peer: int, deps: tuple[int, ...]
     ) -> int:
-        # Transfers with several attention dies run side by side, on a link queue each;
-        # prefetches behind them are issued once, after the last.
+        # Transfers with several attention dies run side by side, on a link queue each, and
+        # share the role's cores; prefetches behind them are issued once, after the last.
         suffix = "" if self._ratio == 1 else f".{peer}"
-        place = self._placement.link("link" + suffix)
+        place = self._placement.link("link" + suffix, peer, self._ratio)
         trigger = name if peer + 1 == self._ratio else ""
         return self._out.layer_op(run, name + suffix, spec, place, deps, peer=peer, trigger=trigger)
-
-
-def _transfer_bytes(shapes: StepShapes, sequences: int) -> int:
-    """Activations of a micro-batch: rows x hidden, in the activation type."""
-    return shapes.rows(sequences) * shapes.model.hidden_size * ELEMENT_BYTES[shapes.dtype]

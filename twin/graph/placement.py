@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hardware_models.ops.vector_transfer import DEFAULT_CORES
 from twin.deployment import Role
 from twin.schedule import CoreLimit, Schedule, Stage
 
@@ -26,6 +27,8 @@ class Placement:
     def __init__(self, schedule: Schedule, role: Role, main_ops: Sequence[str]) -> None:
         self._stages = [stage for stage in schedule.stages if stage.role == role]
         self._scopes = frozenset(schedule.super_kernel)
+        afd = schedule.deployment.afd
+        self._link_holds_cores = afd is not None and afd.holds_cores
         self._stage_of_main: dict[str, Stage] = {}
         current = 0
         for name in main_ops:
@@ -48,9 +51,16 @@ class Placement:
             stage = self._stages[self._stages.index(stage) + 1]
         return self._place(stage, "main")
 
-    def link(self, stream: str) -> Place:
-        """Place of AFD transfers: no cores, no scope."""
-        return Place(stream, ALL_CORES, None)
+    def link(self, stream: str, part: int = 0, parts: int = 1) -> Place:
+        """Place of AFD transfers, in no scope: one of ``parts`` that share the role's cores.
+
+        Over SDMA they take no cores; else the link stream's limit, or the transport's default.
+        """
+        if not self._link_holds_cores:
+            return Place(stream, ALL_CORES, None)
+        asked = self._stages[-1].streams["link"].aiv
+        each, rest = divmod(DEFAULT_CORES if asked is None else asked, parts)
+        return Place(stream, CoreLimit(aiv=each + (part < rest)), None)
 
     def _place(self, stage: Stage, stream: str) -> Place:
         scope = next((s for s in (stage.name, f"{stage.name}.{stream}") if s in self._scopes), None)

@@ -21,7 +21,7 @@ MERGE_WIDTH_RANGE = (8, 512)
 MERGE_WIDTH_STEP = 8
 """Limits of the op that merges the partial results of a split KV cache (npu_attention_update)."""
 
-SIMULATED: tuple[Transport, ...] = ("sdma_pairs",)
+SIMULATED: tuple[Transport, ...] = ("sdma_pairs", "camp2p")
 INTEGER_RATIO: tuple[Transport, ...] = ("sdma_pairs", "camp2p")
 """Transports in which one FFN die serves a whole number of attention dies."""
 

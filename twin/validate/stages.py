@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from hardware_models.hardware import Hardware
-from twin.deployment import Role
+from hardware_models.ops.vector_transfer import DEFAULT_CORES
+from twin.deployment import Deployment, Role
 from twin.names import COMPUTE_STREAMS, JOIN, is_hccl_collective, main_ops
 from twin.schedule import CoreLimit, Schedule, Stage
 from twin.validate.rules import require
@@ -40,6 +41,8 @@ def check_stages(schedule: Schedule, hardware: Hardware) -> None:
         _check_collectives(schedule, role, own, hardware)
     for place, stage in enumerate(schedule.stages):
         _check_limits(f"stages[{place}]", stage, hardware)
+        if "link" in stage.streams:
+            _check_link(f"stages[{place}]", stage, schedule.deployment)
     _check_graph_mode(schedule)
     _check_scopes(schedule)
 
@@ -114,7 +117,6 @@ def _check_limits(field: str, stage: Stage, hardware: Hardware) -> None:
             if value is None:
                 continue
             where = f"{field}.streams.{name}.{kind}"
-            require(name != "link", where, value, "no limit: transfers over SDMA take no cores")
             require(1 <= value <= die, where, value, f"1 to {die}, the cores of {hardware.name}")
             total += value
         require(
@@ -123,6 +125,27 @@ def _check_limits(field: str, stage: Stage, hardware: Hardware) -> None:
             f"{total} {kind}",
             f"limits that add up to at most {die} {kind} of {hardware.name}",
         )
+
+
+def _check_link(field: str, stage: Stage, deployment: Deployment) -> None:
+    """Cores of AFD transfers: vector ones, where the transport holds any, one a transfer."""
+    limit = stage.streams["link"]
+    where = f"{field}.streams.link"
+    allowed = "no limit: transfers take no cube cores"
+    require(limit.aic is None, f"{where}.aic", limit.aic, allowed)
+    if deployment.afd is None or not deployment.afd.holds_cores:
+        allowed = "no limit: transfers over SDMA take no cores"
+        require(limit.aiv is None, f"{where}.aiv", limit.aiv, allowed)
+        return
+    aiv = DEFAULT_CORES if limit.aiv is None else limit.aiv
+    least = deployment.attention_ratio if stage.role == "ffn" else 1
+    require(
+        aiv >= least,
+        f"{where}.aiv",
+        limit.aiv,
+        f"at least {least}: one vector core for each attention die that an FFN die serves "
+        f"({DEFAULT_CORES} where no limit is set)",
+    )
 
 
 def _check_graph_mode(schedule: Schedule) -> None:
@@ -138,7 +161,9 @@ def _check_graph_mode(schedule: Schedule) -> None:
             "moe" not in stage.streams, field, sorted(stage.streams), "one compute stream in eager"
         )
         for name, limit in stage.streams.items():
-            require(limit == CoreLimit(), f"{field}.{name}", limit, "no core limit in eager")
+            # Cores of a transfer are an argument of its op, not a limit of its stream.
+            is_free = limit == CoreLimit() or name == "link"
+            require(is_free, f"{field}.{name}", limit, "no core limit in eager")
     count = len(schedule.prefetch)
     require(count == 0, "prefetch", f"{count} prefetches", "none in eager: it has one stream")
 

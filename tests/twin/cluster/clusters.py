@@ -7,7 +7,7 @@ from dataclasses import replace
 from hardware_models.hardware import load_hardware
 from twin.cluster.options import ClusterOptions, ExpertLoad, Jitter, KvLengths
 from twin.cluster.run import ClusterSimulation
-from twin.deployment import Role, RoleDeployment
+from twin.deployment import Role, RoleDeployment, Transport
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
@@ -37,11 +37,13 @@ def split_heads() -> Schedule:
     return replace(schedule, deployment=replace(deployment, roles=roles))
 
 
-def afd(ratio: int, dies: int, micro_batches: int = 1) -> Schedule:
+def afd(
+    ratio: int, dies: int, micro_batches: int = 1, transport: Transport = "sdma_pairs"
+) -> Schedule:
     schedule = with_ratio(load_schedule("recipe_afd"), ratio, dies)
     deployment = schedule.deployment
     assert deployment.afd is not None
-    cut = replace(deployment.afd, micro_batches=micro_batches)
+    cut = replace(deployment.afd, micro_batches=micro_batches, transport=transport)
     schedule = replace(schedule, deployment=replace(deployment, afd=cut))
     return with_batch(schedule, 4 * deployment.attention.dies)
 

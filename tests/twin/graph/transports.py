@@ -1,0 +1,31 @@
+"""The shipped AFD schedule on other transports, ratios and core limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twin.deployment import Transport
+from twin.schedule import CoreLimit, Schedule
+from twin.schedule_io import load_schedule
+from twin.search.space import with_ratio
+
+
+def on_transport(
+    transport: Transport,
+    ratio: int = 1,
+    micro_batches: int = 1,
+    *,
+    link: CoreLimit | None = None,
+    main: CoreLimit | None = None,
+) -> Schedule:
+    """The recipe's AFD schedule; ``link`` and ``main`` limit those streams of both roles."""
+    schedule = with_ratio(load_schedule("recipe_afd"), ratio)
+    deployment = schedule.deployment
+    assert deployment.afd is not None
+    afd = replace(deployment.afd, transport=transport, micro_batches=micro_batches)
+    streams = {"main": main or CoreLimit(), "link": link or CoreLimit()}
+    return replace(
+        schedule,
+        deployment=replace(deployment, afd=afd),
+        stages=tuple(replace(stage, streams=streams) for stage in schedule.stages),
+    )
