@@ -1,4 +1,4 @@
-"""The inputs of a forward pass: packed token rows of several sequences, without padding."""
+"""The inputs of a forward pass on one rank: token rows of several sequences, packed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import dataclass
 import torch
 
 from runtime_npu.kv_cache import KvCache
+from runtime_npu.parallel.layout import LastRows, Layout, Part
 from runtime_npu.rope import Rope
+from twin.graph.shapes import local_kv_tokens
 from twin.workload import Phase
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """T token rows of B sequences, those of a sequence side by side.
+    """What attention needs of T rows of S sequences, those of a sequence side by side.
 
-    ``tokens`` and ``slots`` are [T] (ids, and where each row's KV goes), ``rope`` has T
-    rows, ``block_table`` is [B, blocks].  ``rows`` and ``kv_lengths`` count, per sequence,
-    the rows in this pass and the tokens in the cache after it.
+    T counts the rows of the whole attention group, padding included.  ``slots`` [T] says
+    where each row's KV goes (-1: nowhere on this rank), ``rope`` has T rows, ``block_table``
+    is [S, blocks].  ``rows`` and ``kv_lengths`` count, per sequence, the rows in this pass and
+    the tokens in this rank's cache after it; padding rows are sequences without tokens.
     """
 
-    tokens: torch.Tensor
     slots: torch.Tensor
     rope: Rope
     block_table: torch.Tensor
@@ -29,38 +31,87 @@ class Batch:
     rows: tuple[int, ...]
     kv_lengths: tuple[int, ...]
 
-    @property
-    def last_rows(self) -> torch.Tensor:
-        """Index of each sequence's last row [B]."""
-        return torch.tensor(self.rows).cumsum(0) - 1
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One pass on an attention rank.
 
-def pack(
-    phase: Phase,
-    new_tokens: Sequence[Sequence[int]],
-    cached: Sequence[int],
-    cache: KvCache,
-    rope: Rope,
-) -> Batch:
-    """Pack each sequence's new tokens behind the ``cached`` tokens that it has in the cache.
-
-    Prefill attends to the rows of the pass alone, so there nothing may be cached; decode
-    takes one row per sequence.
+    ``tokens`` are the ids of the embedding group's rows, rank by rank.  ``batches`` are the
+    micro-batches, of which this rank holds ``heights`` rows between attentions, one behind
+    the other; ``last_rows`` are indices into these.
     """
-    rows = tuple(len(tokens) for tokens in new_tokens)
-    lengths = tuple(start + count for start, count in zip(cached, rows, strict=True))
-    cache.grow(lengths)
-    positions = [
-        position
-        for start, length in zip(cached, lengths, strict=True)
-        for position in range(start, length)
-    ]
-    return Batch(
-        tokens=torch.tensor([token for tokens in new_tokens for token in tokens]),
-        slots=cache.slots(cached, lengths),
-        rope=rope.rows(torch.tensor(positions)),
-        block_table=cache.block_table(),
-        phase=phase,
-        rows=rows,
-        kv_lengths=lengths,
-    )
+
+    tokens: torch.Tensor
+    batches: tuple[Batch, ...]
+    heights: tuple[int, ...]
+    last_rows: torch.Tensor
+
+    @property
+    def phase(self) -> Phase:
+        """Of all micro-batches."""
+        return self.batches[0].phase
+
+
+class Packer:
+    """Packs the passes of one attention die: ``die`` is its number in its role."""
+
+    def __init__(self, layout: Layout, die: int, cache: KvCache, rope: Rope) -> None:
+        role = layout.deployment.attention
+        self._layout, self._die, self._cache, self._rope = layout, die, cache, rope
+        self._group = layout.group_of(die)
+        self._kvp, self._shard = role.kvp, die % role.kvp
+        first = die // role.embed_tp * role.embed_tp
+        self._embed_dies = range(first, first + role.embed_tp)
+
+    def pack(
+        self,
+        phase: Phase,
+        new_tokens: Sequence[Sequence[int]],
+        cached: Sequence[int],
+        parts: Sequence[Part],
+        last: LastRows,
+    ) -> Step:
+        """Pack new tokens of all sequences behind the ``cached`` tokens that each has.
+
+        Prefill attends to the rows of the pass alone, so there nothing may be cached.
+        """
+        held = self._layout.held(self._group)
+        lengths = [start + len(new) for start, new in zip(cached, new_tokens, strict=True)]
+        self._cache.grow([self._local(lengths[sequence]) for sequence in held])
+        rows = [row for die in self._embed_dies for row in self._layout.rows_on(die, parts)]
+        return Step(
+            tokens=torch.tensor([0 if row is None else new_tokens[row[0]][row[1]] for row in rows]),
+            batches=tuple(self._batch(phase, cached, lengths, part) for part in parts),
+            heights=tuple(part.height for part in parts),
+            last_rows=torch.tensor(last.rows[self._die]),
+        )
+
+    def _batch(
+        self, phase: Phase, cached: Sequence[int], lengths: Sequence[int], part: Part
+    ) -> Batch:
+        rows, sequences = part.rows[self._group], part.sequences[self._group]
+        first = self._layout.held(self._group).start
+        counts = [lengths[sequence] - cached[sequence] for sequence in sequences]
+        extra = len(rows) - sum(counts)
+        # In decode a sequence has few rows; in prefill one more may have any number.
+        padding = [1] * extra if phase == "decode" else [extra] if extra else []
+        positions = [0 if row is None else cached[row[0]] + row[1] for row in rows]
+        slots = [
+            -1
+            if row is None or position % self._kvp != self._shard
+            else self._cache.slot(row[0] - first, position // self._kvp)
+            for row, position in zip(rows, positions, strict=True)
+        ]
+        table = self._cache.block_table([sequence - first for sequence in sequences])
+        return Batch(
+            slots=torch.tensor(slots),
+            rope=self._rope.rows(torch.tensor(positions)),
+            block_table=torch.cat((table, table.new_zeros(len(padding), table.shape[1]))),
+            phase=phase,
+            rows=(*counts, *padding),
+            kv_lengths=(*(self._local(lengths[s]) for s in sequences), *[0] * len(padding)),
+        )
+
+    def _local(self, length: int) -> int:
+        """Tokens of a sequence of ``length`` that this die holds."""
+        return local_kv_tokens(length, self._kvp, self._shard)

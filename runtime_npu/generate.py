@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from hardware_models.errors import InputError
-from runtime_npu.batch import pack
-from runtime_npu.kv_cache import BLOCK_TOKENS, KvCache
+from runtime_npu.batch import Packer
+from runtime_npu.kv_cache import BLOCK_TOKENS, KvCache, pool_blocks
+from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash, StepOutput
+from runtime_npu.parallel.groups import place_of
+from runtime_npu.parallel.layout import LastRows, Layout, last_rows
+from runtime_npu.parallel.world import World, alone
 from runtime_npu.record import OpRecord, Recorder
 from runtime_npu.rope import rope_table
+from twin.deployment import Deployment
+from twin.graph.shapes import local_kv_tokens
 from twin.workload import Phase
 
 Tokens = tuple[int, ...]
@@ -33,31 +39,38 @@ class Generation:
 
 
 class Decoder:
-    """Sequences in their cache: prefill once, then step by step.
+    """One rank's side of a batch: prefill once, then step by step.
 
-    ``lengths`` are the most tokens that each sequence reaches, ``blocks`` the size of the
-    pool that they share (:func:`runtime_npu.kv_cache.pool_blocks`).
+    All ranks know all sequences, and learn all new tokens behind every pass; a rank's cache
+    holds those of its own attention group.  ``lengths`` are the most tokens that each sequence
+    reaches, ``blocks`` the size of this rank's pool (:func:`rank_blocks`).
     """
 
     def __init__(
         self,
-        model: LongcatFlash,
+        model: LongcatFlash | FfnDie,
         lengths: Sequence[int],
         blocks: int,
+        world: World | None = None,
         *,
         block_tokens: int = BLOCK_TOKENS,
     ) -> None:
         self._model = model
-        dtype = model.embed.dtype
-        self._rope = rope_table(model.spec, max(lengths), dtype)
+        self._world = world or alone()
+        self.layout = Layout(self._world.deployment, len(lengths))
+        self._lengths = [0] * len(lengths)
+        if isinstance(model, FfnDie):
+            return
+        dtype, die = model.embed.dtype, self._world.place.number
         self._cache = KvCache(
             model.spec,
-            sequences=len(lengths),
+            sequences=len(self.layout.held(self.layout.group_of(die))),
             blocks=blocks,
             dtype=dtype,
             block_tokens=block_tokens,
         )
-        self._lengths = [0] * len(lengths)
+        rope = rope_table(model.spec, max(lengths), dtype)
+        self._packer = Packer(self.layout, die, self._cache, rope)
 
     @property
     def recorder(self) -> Recorder:
@@ -65,7 +78,7 @@ class Decoder:
         return self._model.backend.recorder
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> StepOutput:
-        """All prompts in one pass, packed without padding."""
+        """All prompts in one pass, packed."""
         return self._run("prefill", prompts)
 
     def step(self, tokens: Sequence[int]) -> StepOutput:
@@ -74,11 +87,54 @@ class Decoder:
 
     @torch.inference_mode()
     def _run(self, phase: Phase, new_tokens: Sequence[Sequence[int]]) -> StepOutput:
-        batch = pack(phase, new_tokens, self._lengths, self._cache, self._rope)
-        output = self._model(batch, self._cache)
-        self._lengths = list(batch.kv_lengths)
-        assert isinstance(output, StepOutput)
-        return output
+        """One pass: the own rows' output, but the ``tokens`` of all sequences."""
+        counts = [len(new) for new in new_tokens]
+        parts = self.layout.parts(phase, counts)
+        last = last_rows(self.layout, parts, counts)
+        model = self._model
+        if isinstance(model, FfnDie):
+            model(phase, [part.height for part in parts])
+            nothing = torch.empty(0)
+            output = StepOutput(nothing, nothing, torch.zeros(len(last.rows[0]), dtype=torch.long))
+        else:
+            step = self._packer.pack(phase, new_tokens, self._lengths, parts, last)
+            output = model(step, self._cache)
+        self._lengths = [
+            length + count for length, count in zip(self._lengths, counts, strict=True)
+        ]
+        return replace(output, tokens=self._all_tokens(output.tokens, last))
+
+    def _all_tokens(self, tokens: torch.Tensor, last: LastRows) -> torch.Tensor:
+        """The new token of every sequence, from the dies that made them."""
+        made = self._world.gather(tokens).tolist()
+        found = {
+            sequence: token
+            for die, sequences in enumerate(last.sequences)
+            for sequence, token in zip(sequences, made[die], strict=True)
+            if sequence is not None
+        }
+        return torch.tensor([found[sequence] for sequence in range(len(self._lengths))])
+
+
+def rank_blocks(
+    deployment: Deployment,
+    rank: int,
+    lengths: Sequence[int],
+    cache_tokens: int | None,
+    block_tokens: int = BLOCK_TOKENS,
+) -> int:
+    """Blocks of a rank's pool of ``cache_tokens`` tokens; ``None``: as many as it needs.
+
+    Raises:
+        InputError: the sequences of its attention group do not fit that pool.
+    """
+    place = place_of(deployment, rank)
+    if place.role == "ffn":
+        return 0
+    layout, kvp = Layout(deployment, len(lengths)), deployment.attention.kvp
+    held = layout.held(layout.group_of(place.number))
+    own = [local_kv_tokens(lengths[sequence], kvp, place.number % kvp) for sequence in held]
+    return pool_blocks(own, cache_tokens, block_tokens)
 
 
 def generate(

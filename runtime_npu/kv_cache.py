@@ -25,6 +25,12 @@ class LatentCache:
     latent: torch.Tensor
     rope: torch.Tensor
 
+    def write(self, slots: torch.Tensor, latent: torch.Tensor, rope: torch.Tensor) -> None:
+        """Put rows ``latent`` and ``rope`` [T, ...] into ``slots`` [T]; -1: nowhere."""
+        kept = slots >= 0
+        self.latent.flatten(0, 1)[slots[kept]] = latent[kept]
+        self.rope.flatten(0, 1)[slots[kept]] = rope[kept]
+
 
 def pool_blocks(
     lengths: Sequence[int], cache_tokens: int | None, block_tokens: int = BLOCK_TOKENS
@@ -82,18 +88,15 @@ class KvCache:
                 table.append(self._used)
                 self._used += 1
 
-    def block_table(self) -> torch.Tensor:
-        """Blocks of each sequence [sequences, most blocks]; unused entries are 0."""
-        width = max(len(table) for table in self._tables)
-        return torch.tensor([table + [0] * (width - len(table)) for table in self._tables])
-
-    def slots(self, starts: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
-        """Slots of tokens start .. length - 1 of every sequence, packed [T]."""
+    def block_table(self, sequences: Sequence[int]) -> torch.Tensor:
+        """Blocks of ``sequences`` [sequences, most blocks]; unused entries are 0."""
+        tables = [self._tables[sequence] for sequence in sequences]
+        width = max((len(table) for table in tables), default=0)
         return torch.tensor(
-            [
-                table[position // self.block_tokens] * self.block_tokens
-                + position % self.block_tokens
-                for table, start, length in zip(self._tables, starts, lengths, strict=True)
-                for position in range(start, length)
-            ]
-        )
+            [table + [0] * (width - len(table)) for table in tables], dtype=torch.long
+        ).view(len(tables), width)
+
+    def slot(self, sequence: int, position: int) -> int:
+        """Where the token at ``position`` of a sequence lies."""
+        block = self._tables[sequence][position // self.block_tokens]
+        return block * self.block_tokens + position % self.block_tokens

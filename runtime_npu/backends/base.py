@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from runtime_npu.kv_cache import LatentCache
+from runtime_npu.parallel.communicator import Communicator
+from runtime_npu.parallel.link import Link
 from runtime_npu.record import Event, Recorder
 from runtime_npu.rope import Rope
 
@@ -48,15 +50,21 @@ class PrefillInputs:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """Rows on their way to experts.
+    """Rows that came to this rank's experts, and how they go back.
 
-    ``rows`` [N, hidden] are sorted by expert, ``counts`` [experts] says how many each got;
-    ``source`` [N] is the row's index in the flattened (token, choice) pairs.
+    ``rows`` [N, hidden] are sorted by local expert, ``counts`` [local experts] says how many
+    each got.  ``source`` [M] are the indices, in the own flattened (token, choice) pairs, of
+    the M rows sent away, by expert: ``sent`` of them to each rank of ``group``, and
+    ``received`` rows from each, which ``order`` [N] sorted by expert.
     """
 
     rows: torch.Tensor
     counts: torch.Tensor
     source: torch.Tensor
+    order: torch.Tensor
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+    group: Communicator
 
 
 class Backend(ABC):
@@ -99,8 +107,11 @@ class Backend(ABC):
         """Start bringing ``max_bytes`` of ``weight`` (at most all of it) near the cores."""
 
     @abstractmethod
-    def embed(self, tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        """Rows [T, hidden] of ``table`` [vocabulary, hidden] for ``tokens`` [T]."""
+    def embed(self, tokens: torch.Tensor, table: torch.Tensor, first: int) -> torch.Tensor:
+        """Rows [T, hidden] of ``tokens`` [T]; ``table`` holds those of ids from ``first`` on.
+
+        A token whose row is not in the table gives zeros.
+        """
 
     @abstractmethod
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -142,6 +153,30 @@ class Backend(ABC):
 
         Each sequence's ``rows`` are its newest: the last one sees all ``kv_lengths`` tokens,
         each row before it one less.
+        """
+
+    @abstractmethod
+    def mla_attention_part(
+        self,
+        q_latent: torch.Tensor,
+        q_rope: torch.Tensor,
+        cache: LatentCache,
+        block_table: torch.Tensor,
+        rows: Sequence[int],
+        kv_lengths: Sequence[int],
+        *,
+        scale: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`mla_attention`, with the log-sum-exp of the scores [T, heads] in fp32.
+
+        Where ``kv_lengths`` says 0 the output is 0 and the log-sum-exp -inf.
+        """
+
+    @abstractmethod
+    def merge(self, outputs: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        """Attention over all tokens [T, heads, v] from that over parts of them.
+
+        ``outputs`` are [parts, T, heads, v], their ``lse`` [parts, T, heads].
         """
 
     @abstractmethod
@@ -202,8 +237,13 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def dispatch(self, x: torch.Tensor, ids: torch.Tensor, experts: int) -> Dispatched:
-        """Copies of the rows of ``x`` for every chosen id below ``experts``, by expert."""
+    def dispatch(
+        self, x: torch.Tensor, ids: torch.Tensor, experts: int, group: Communicator
+    ) -> Dispatched:
+        """Send the rows of ``x`` to every chosen expert: id below ``experts``.
+
+        Each rank of ``group`` holds equally many consecutive experts.
+        """
 
     @abstractmethod
     def grouped_matmul(
@@ -222,7 +262,7 @@ class Backend(ABC):
         *,
         experts: int,
     ) -> torch.Tensor:
-        """Per token, the weighted sum of what its experts gave: [T, hidden].
+        """Send rows back; per token, the weighted sum of what its experts gave: [T, hidden].
 
         Ids from ``experts`` on are zero experts: they give their input row of ``x`` back.
         """
@@ -234,3 +274,27 @@ class Backend(ABC):
     @abstractmethod
     def sample(self, logits: torch.Tensor) -> torch.Tensor:
         """Greedy tokens [B] of ``logits`` [B, vocabulary]; the lowest id wins a tie."""
+
+    @abstractmethod
+    def all_gather(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        """Rows ``x`` [T, n] of all ranks, in rank order: [ranks x T, n]."""
+
+    @abstractmethod
+    def reduce_scatter(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        """The own rows [T, n] of the sum of every rank's ``x`` [ranks x T, n]."""
+
+    @abstractmethod
+    def all_reduce(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        """The sum of every rank's ``x``: the same bits on all."""
+
+    @abstractmethod
+    def all_to_all(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        """Part i of ``x`` [ranks, ...] goes to rank i; the parts that came: [ranks, ...]."""
+
+    @abstractmethod
+    def send(self, x: torch.Tensor, link: Link) -> None:
+        """Start sending ``x`` over ``link``."""
+
+    @abstractmethod
+    def receive(self, shape: Sequence[int], dtype: torch.dtype, link: Link) -> torch.Tensor:
+        """The next tensor that comes over ``link``."""

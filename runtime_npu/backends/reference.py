@@ -11,7 +11,9 @@ from typing_extensions import override
 from runtime_npu.backends.base import Backend, Dispatched, PrefillInputs, PrologWeights
 from runtime_npu.backends.paged import attend_pages
 from runtime_npu.kv_cache import LatentCache
-from runtime_npu.model.online_softmax import attend
+from runtime_npu.model.online_softmax import Attended, attend, merge
+from runtime_npu.parallel.communicator import Communicator
+from runtime_npu.parallel.link import Link
 from runtime_npu.record import Event
 from runtime_npu.rope import Rope
 
@@ -28,8 +30,10 @@ class ReferenceBackend(Backend):
         self.recorder.prefetch(name, after, min(max_bytes, weight.nbytes))
 
     @override
-    def embed(self, tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        return table[tokens]
+    def embed(self, tokens: torch.Tensor, table: torch.Tensor, first: int) -> torch.Tensor:
+        rows = tokens - first
+        held = (rows >= 0) & (rows < len(table))
+        return table[rows.where(held, 0)] * held[:, None]
 
     @override
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -67,8 +71,7 @@ class ReferenceBackend(Backend):
         kv = F.linear(x, weights.kv_a)
         latent = self.rms_norm(kv[:, :kv_rank], weights.kv_a_norm, weights.eps) * weights.kv_scale
         k_rope = self.rotate(kv[:, None, kv_rank:], rope).squeeze(1)
-        cache.latent.flatten(0, 1)[slots] = latent
-        cache.rope.flatten(0, 1)[slots] = k_rope
+        cache.write(slots, latent, k_rope)
         return PrefillInputs(q_nope, self.rotate(q_rope, rope), latent, k_rope)
 
     @override
@@ -95,10 +98,27 @@ class ReferenceBackend(Backend):
         *,
         scale: float,
     ) -> torch.Tensor:
+        output, _ = self.mla_attention_part(
+            q_latent, q_rope, cache, block_table, rows, kv_lengths, scale=scale
+        )
+        return output
+
+    @override
+    def mla_attention_part(
+        self,
+        q_latent: torch.Tensor,
+        q_rope: torch.Tensor,
+        cache: LatentCache,
+        block_table: torch.Tensor,
+        rows: Sequence[int],
+        kv_lengths: Sequence[int],
+        *,
+        scale: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         queries = zip(
             torch.split(q_latent, list(rows)), torch.split(q_rope, list(rows)), strict=True
         )
-        outputs = [
+        parts = [
             attend_pages(
                 latent,
                 rope,
@@ -107,12 +127,18 @@ class ReferenceBackend(Backend):
                 length,
                 scale=scale,
                 visible=torch.arange(length - len(latent), length) + 1,
-            ).output
+            )
             for sequence, ((latent, rope), length) in enumerate(
                 zip(queries, kv_lengths, strict=True)
             )
         ]
-        return torch.cat(outputs).to(q_latent.dtype)
+        output = torch.cat([part.output for part in parts]).to(q_latent.dtype)
+        return output, torch.cat([part.lse for part in parts])
+
+    @override
+    def merge(self, outputs: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        parts = [Attended(*part) for part in zip(outputs.float(), lse, strict=True)]
+        return merge(parts).output.to(outputs.dtype)
 
     @override
     def prefill_attention(
@@ -169,12 +195,20 @@ class ReferenceBackend(Backend):
         return scores.gather(-1, ids) * scale, ids
 
     @override
-    def dispatch(self, x: torch.Tensor, ids: torch.Tensor, experts: int) -> Dispatched:
+    def dispatch(
+        self, x: torch.Tensor, ids: torch.Tensor, experts: int, group: Communicator
+    ) -> Dispatched:
         flat = ids.flatten()
-        order = flat.argsort(stable=True)
-        source = order[flat[order] < experts]
-        counts = torch.bincount(flat[source], minlength=experts)
-        return Dispatched(x[source // ids.shape[1]], counts, source)
+        by_expert = flat.argsort(stable=True)
+        source = by_expert[flat[by_expert] < experts]
+        counts = torch.bincount(flat[source], minlength=experts).view(group.size, -1)
+        arrived = group.all_to_all(counts)
+        sent, received = tuple(counts.sum(1).tolist()), tuple(arrived.sum(1).tolist())
+        rows = group.exchange(x[source // ids.shape[1]], sent, received)
+        # They come rank by rank, and sorted by expert from each.
+        expert = torch.arange(counts.shape[1]).repeat(group.size)
+        order = expert.repeat_interleave(arrived.flatten()).argsort(stable=True)
+        return Dispatched(rows[order], arrived.sum(0), source, order, sent, received, group)
 
     @override
     def grouped_matmul(
@@ -196,7 +230,10 @@ class ReferenceBackend(Backend):
     ) -> torch.Tensor:
         zero_weight = weights.masked_fill(ids < experts, 0.0).sum(-1, keepdim=True)
         total = x.float() * zero_weight
-        weighted = expert_rows.float() * weights.flatten()[dispatched.source, None]
+        unsorted = torch.empty_like(expert_rows)
+        unsorted[dispatched.order] = expert_rows
+        rows = dispatched.group.exchange(unsorted, dispatched.received, dispatched.sent)
+        weighted = rows.float() * weights.flatten()[dispatched.source, None]
         total.index_add_(0, dispatched.source // ids.shape[1], weighted)
         return total.to(x.dtype)
 
@@ -207,3 +244,31 @@ class ReferenceBackend(Backend):
     @override
     def sample(self, logits: torch.Tensor) -> torch.Tensor:
         return logits.argmax(-1)
+
+    @override
+    def all_gather(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        return group.all_gather(x).flatten(0, 1)
+
+    @override
+    def reduce_scatter(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        return self._sum(group.all_to_all(torch.unflatten(x, 0, (group.size, -1))))
+
+    @override
+    def all_reduce(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        return self._sum(group.all_gather(x))
+
+    def _sum(self, parts: torch.Tensor) -> torch.Tensor:
+        """Of ``parts`` [ranks, ...] in fp32: the same bits wherever the same parts are."""
+        return parts.float().sum(0).to(parts.dtype)
+
+    @override
+    def all_to_all(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        return group.all_to_all(x)
+
+    @override
+    def send(self, x: torch.Tensor, link: Link) -> None:
+        link.send(x)
+
+    @override
+    def receive(self, shape: Sequence[int], dtype: torch.dtype, link: Link) -> torch.Tensor:
+        return link.receive(shape, dtype)

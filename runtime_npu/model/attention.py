@@ -12,6 +12,8 @@ from runtime_npu.batch import Batch
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.parameters import parameter
+from runtime_npu.parallel.shard import Shard
+from runtime_npu.parallel.world import Groups
 from twin.model_spec import ModelSpec
 
 LATENT_NORM_EPS = 1e-6
@@ -27,10 +29,15 @@ class Attention(nn.Module):
     attended latent into the head's output.
     """
 
-    def __init__(self, spec: ModelSpec, name: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self, spec: ModelSpec, name: str, dtype: torch.dtype, shard: Shard, groups: Groups
+    ) -> None:
         super().__init__()
         self.name = name
-        heads, hidden = spec.num_attention_heads, spec.hidden_size
+        heads, hidden = len(shard.heads), spec.hidden_size
+        self._rows_group = groups["attention_tp"]
+        self._kv_group = groups["kvp"]
+        self._o_proj_group = groups["o_proj_tp"]
         q_rank, kv_rank = spec.q_lora_rank, spec.kv_lora_rank
         self.input_norm = parameter(hidden, dtype=dtype)
         self.q_a = parameter(q_rank, hidden, dtype=dtype)
@@ -40,7 +47,7 @@ class Attention(nn.Module):
         self.kv_a_norm = parameter(kv_rank, dtype=dtype)
         self.uk = parameter(heads, spec.qk_nope_head_dim, kv_rank, dtype=dtype)
         self.uv = parameter(heads, kv_rank, spec.v_head_dim, dtype=dtype)
-        self.o_proj = parameter(hidden, spec.o_proj_width, dtype=dtype)
+        self.o_proj = parameter(hidden, len(shard.o_proj), dtype=dtype)
         self.post_norm = parameter(hidden, dtype=dtype)
         self.q_scale = math.sqrt(hidden / q_rank) if spec.mla_scale_q_lora else 1.0
         self.kv_scale = math.sqrt(hidden / kv_rank) if spec.mla_scale_kv_lora else 1.0
@@ -49,24 +56,39 @@ class Attention(nn.Module):
     def forward(
         self, issue: Issuer, normed: torch.Tensor, batch: Batch, cache: LatentCache
     ) -> torch.Tensor:
-        """Attend from ``normed`` rows [T, hidden]; the projected output [T, hidden]."""
-        attend = self._prefill if batch.phase == "prefill" else self._decode
-        heads = attend(issue, normed, batch, cache)
-        return issue(f"{self.name}.o_proj", issue.backend.linear, heads.flatten(1), self.o_proj)
+        """Attend from ``normed`` rows [T, hidden]; the projected output [T, hidden].
+
+        With heads split over dies the group's rows are gathered first; the result is
+        scattered over the group's dies again.
+        """
+        if self._rows_group.size > 1:
+            gather = f"{self.name}.all_gather"
+            normed = issue(gather, issue.backend.all_gather, normed, self._rows_group)
+        attend = self._decode
+        if batch.phase == "prefill":
+            attend = self._prefill
+        elif self._kv_group.size > 1:
+            attend = self._decode_parts
+        return self._project(issue, attend(issue, normed, batch, cache).flatten(1))
+
+    def _project(self, issue: Issuer, heads: torch.Tensor) -> torch.Tensor:
+        """o_proj of ``heads`` [T, heads x v], of which this rank may hold a part."""
+        backend, group = issue.backend, self._o_proj_group
+        if group.size > 1 and self._rows_group.size == self._kv_group.size == 1:
+            parts = torch.unflatten(heads, 1, (group.size, -1)).transpose(0, 1)
+            heads = issue(f"{self.name}.all_to_all", backend.all_to_all, parts, group).flatten(0, 1)
+        out = issue(f"{self.name}.o_proj", backend.linear, heads, self.o_proj)
+        if self._kv_group.size > 1:
+            return issue(f"{self.name}.all_reduce", backend.all_reduce, out, group)
+        if group.size > 1:
+            return issue(f"{self.name}.reduce_scatter", backend.reduce_scatter, out, group)
+        return out
 
     def _decode(
         self, issue: Issuer, normed: torch.Tensor, batch: Batch, cache: LatentCache
     ) -> torch.Tensor:
         backend = issue.backend
-        q_latent, q_rope = issue(
-            f"{self.name}.prolog",
-            backend.mla_prolog,
-            normed,
-            self._prolog_weights(),
-            batch.rope,
-            cache,
-            batch.slots,
-        )
+        q_latent, q_rope = self._queries(issue, normed, batch, cache)
         latent = issue(
             f"{self.name}.attention",
             backend.mla_attention,
@@ -80,14 +102,54 @@ class Attention(nn.Module):
         )
         return issue(f"{self.name}.uv", backend.batch_matmul, latent, self.uv)
 
+    def _decode_parts(
+        self, issue: Issuer, normed: torch.Tensor, batch: Batch, cache: LatentCache
+    ) -> torch.Tensor:
+        """All heads over this rank's part of the cache; then the own heads over all parts."""
+        backend, group = issue.backend, self._kv_group
+        q_latent, q_rope = self._queries(issue, normed, batch, cache)
+        latent, lse = issue(
+            f"{self.name}.attention",
+            backend.mla_attention_part,
+            q_latent,
+            q_rope,
+            cache,
+            batch.block_table,
+            batch.rows,
+            batch.kv_lengths,
+            scale=self.softmax_scale,
+        )
+        heads = issue(f"{self.name}.uv", backend.batch_matmul, latent, self.uv)
+        outputs = torch.unflatten(heads, 1, (group.size, -1)).transpose(0, 1)
+        outputs = issue(f"{self.name}.all_to_all", backend.all_to_all, outputs, group)
+        lse = torch.unflatten(lse, 1, (group.size, -1)).transpose(0, 1)
+        lse = issue(f"{self.name}.lse_all_to_all", backend.all_to_all, lse, group)
+        return issue(f"{self.name}.merge", backend.merge, outputs, lse)
+
+    def _queries(
+        self, issue: Issuer, normed: torch.Tensor, batch: Batch, cache: LatentCache
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return issue(
+            f"{self.name}.prolog",
+            issue.backend.mla_prolog,
+            normed,
+            self._prolog_weights(slice(None)),
+            batch.rope,
+            cache,
+            batch.slots,
+        )
+
     def _prefill(
         self, issue: Issuer, normed: torch.Tensor, batch: Batch, cache: LatentCache
     ) -> torch.Tensor:
+        # Keys come from the rows themselves, so that heads can be split where the cache is.
+        own = len(self.uk) // self._kv_group.size
+        heads = slice(self._kv_group.index * own, (self._kv_group.index + 1) * own)
         inputs = issue(
             f"{self.name}.prolog",
             issue.backend.prefill_prolog,
             normed,
-            self._prolog_weights(),
+            self._prolog_weights(heads),
             batch.rope,
             cache,
             batch.slots,
@@ -96,20 +158,21 @@ class Attention(nn.Module):
             f"{self.name}.attention",
             issue.backend.prefill_attention,
             inputs,
-            self.uk,
-            self.uv,
+            self.uk[heads],
+            self.uv[heads],
             batch.rows,
             scale=self.softmax_scale,
         )
 
-    def _prolog_weights(self) -> PrologWeights:
+    def _prolog_weights(self, heads: slice) -> PrologWeights:
+        """The weights of some of the heads that this rank holds."""
         return PrologWeights(
             q_a=self.q_a,
             q_a_norm=self.q_a_norm,
-            q_b=self.q_b,
+            q_b=torch.unflatten(self.q_b, 0, (len(self.uk), -1))[heads].flatten(0, 1),
             kv_a=self.kv_a,
             kv_a_norm=self.kv_a_norm,
-            uk=self.uk,
+            uk=self.uk[heads],
             q_scale=self.q_scale,
             kv_scale=self.kv_scale,
             eps=LATENT_NORM_EPS,

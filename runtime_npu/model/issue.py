@@ -11,7 +11,8 @@ import torch
 from hardware_models.errors import InputError
 from runtime_npu.backends.base import Backend
 from runtime_npu.plan import Lane, LayerPlan
-from twin.schedule import Prefetch
+from runtime_npu.record import Event
+from twin.schedule import CoreLimit, Prefetch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,16 +45,20 @@ class Issuer:
         """Issue ``op``: the backend method ``call`` on the other arguments."""
         event = self.backend.launch(self._prefix + op, call.__name__)
         output = call(*args, **kwargs)
-        for prefetch in self._prefetches.get(op, ()):
-            weight = self._find_weight(prefetch.weight)
-            if weight is not None:
-                name = f"{self._prefix}prefetch.{prefetch.weight}"
-                self.backend.prefetch(name, weight, event, prefetch.bytes)
+        self.prefetch(op, event)
         if op == self._plan.stages[self._stage].ends_after:
             self._stage += 1
             self._open.close()
             self._enter(self._open, self._plan.stages[self._stage].lane)
         return output
+
+    def prefetch(self, op: str, event: Event) -> None:
+        """Issue the prefetches that wait for the output of ``op``, which ``event`` is behind."""
+        for prefetch in self._prefetches.get(op, ()):
+            weight = self._find_weight(prefetch.weight)
+            if weight is not None:
+                name = f"{self._prefix}prefetch.{prefetch.weight}"
+                self.backend.prefetch(name, weight, event, prefetch.bytes)
 
     @contextmanager
     def stages(self) -> Iterator[None]:
@@ -61,6 +66,20 @@ class Issuer:
         self._stage = 0
         with self._open:
             self._enter(self._open, self._plan.stages[0].lane)
+            yield
+
+    @contextmanager
+    def last_stage(self) -> Iterator[None]:
+        """Ops inside run in the stage that the pass through the layer ended in."""
+        with ExitStack() as stack:
+            self._enter(stack, self._plan.stages[self._stage].lane)
+            yield
+
+    @contextmanager
+    def link(self, name: str = "link") -> Iterator[None]:
+        """Transfers inside run on the link stream ``name``: no cores, no scope."""
+        with ExitStack() as stack:
+            self._enter(stack, Lane(name, CoreLimit(), None))
             yield
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -13,7 +14,19 @@ from runtime_npu.model.attention import Attention
 from runtime_npu.model.dense import Dense
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.moe import Moe
+from runtime_npu.model.shortcut import LocalExperts, RemoteExperts, Ticket
+from runtime_npu.parallel.shard import Shard
+from runtime_npu.parallel.world import World
 from twin.model_spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPass:
+    """A pass through a layer but for its closing add: the main branch, and the MoE's ticket."""
+
+    residual: torch.Tensor
+    dense: torch.Tensor
+    ticket: Ticket
 
 
 class Layer(nn.Module):
@@ -21,23 +34,40 @@ class Layer(nn.Module):
 
     h1 = x + A0(norm(x)); u = norm(h1); h2 = h1 + D0(u); h3 = h2 + A1(norm(h2));
     out = h3 + D1(norm(h3)) + MoE(u).
+
+    A pass is begun and closed apart: where the experts are on other dies (AFD), other
+    micro-batches run while u is away.
     """
 
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype, chunk_tokens: int | None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        dtype: torch.dtype,
+        chunk_tokens: int | None,
+        shard: Shard,
+        world: World,
+    ) -> None:
         super().__init__()
         self.eps = spec.rms_norm_eps
-        self.chunk_tokens = chunk_tokens
-        self._attentions = tuple(Attention(spec, f"attention.{j}", dtype) for j in (0, 1))
-        self._denses = tuple(Dense(spec, f"dense.{j}", dtype) for j in (0, 1))
+        groups = world.groups
+        self._attentions = tuple(
+            Attention(spec, f"attention.{j}", dtype, shard, groups) for j in (0, 1)
+        )
+        self._denses = tuple(Dense(spec, f"dense.{j}", dtype, shard, groups) for j in (0, 1))
         # Registered under the schedule's names, so that a weight is found by its name.
         self.attention = nn.ModuleList(self._attentions)
         self.dense = nn.ModuleList(self._denses)
-        self.moe = Moe(spec, dtype)
+        self._experts: LocalExperts | RemoteExperts
+        if shard.holds_experts:
+            self.moe = Moe(spec, dtype, shard, groups)
+            self._experts = LocalExperts(self.moe, chunk_tokens)
+        else:
+            self._experts = RemoteExperts(world.links[0])
 
-    def forward(
+    def begin(
         self, issue: Issuer, x: torch.Tensor, batch: Batch, caches: Sequence[LatentCache]
-    ) -> torch.Tensor:
-        """Rows [T, hidden] through the layer; ``caches`` are those of its two attentions."""
+    ) -> OpenPass:
+        """Rows [T, hidden] up to the closing add; ``caches`` are those of both attentions."""
         backend, eps = issue.backend, self.eps
         first, second = self._attentions
         with issue.stages():
@@ -46,13 +76,7 @@ class Layer(nn.Module):
             u, h1 = issue(
                 "attention.0.post_norm", backend.add_rms_norm, attended, x, first.post_norm, eps
             )
-
-            u_ready = backend.signal()
-            with issue.moe_branch():
-                backend.wait(u_ready)
-                shortcut = self._experts(issue, u, batch)
-                moe_done = backend.signal()
-
+            ticket = self._experts.start(issue, u, batch.phase)
             dense = self._denses[0](issue, u)
             normed, h2 = issue(
                 "attention.1.input_norm", backend.add_rms_norm, dense, h1, second.input_norm, eps
@@ -61,14 +85,10 @@ class Layer(nn.Module):
             normed, h3 = issue(
                 "attention.1.post_norm", backend.add_rms_norm, attended, h2, second.post_norm, eps
             )
-            dense = self._denses[1](issue, normed)
-            backend.wait(moe_done)
-            out: torch.Tensor = issue("add", backend.add, h3, dense, shortcut)
-        return out
+            return OpenPass(h3, self._denses[1](issue, normed), ticket)
 
-    def _experts(self, issue: Issuer, u: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """The MoE; in prefill in chunks of at most ``chunk_tokens`` rows, to bound memory."""
-        chunks: tuple[torch.Tensor, ...] = (u,)
-        if batch.phase == "prefill" and self.chunk_tokens is not None:
-            chunks = torch.split(u, self.chunk_tokens)
-        return torch.cat([self.moe(issue, chunk) for chunk in chunks])
+    def close(self, issue: Issuer, opened: OpenPass) -> torch.Tensor:
+        """The layer's output [T, hidden]."""
+        shortcut = self._experts.finish(issue, opened.ticket)
+        with issue.last_stage():
+            return issue("add", issue.backend.add, opened.residual, opened.dense, shortcut)

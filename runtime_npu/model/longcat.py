@@ -9,12 +9,15 @@ import torch
 from torch import nn
 
 from runtime_npu.backends.base import Backend
-from runtime_npu.batch import Batch
+from runtime_npu.batch import Step
 from runtime_npu.kv_cache import KvCache
 from runtime_npu.model.issue import Issuer, no_weight
-from runtime_npu.model.layer import Layer
+from runtime_npu.model.layer import Layer, OpenPass
 from runtime_npu.model.parameters import parameter
+from runtime_npu.parallel.shard import shard_of
+from runtime_npu.parallel.world import World, alone
 from runtime_npu.plan import PLAIN, LayerPlan
+from twin.graph.role_writer import Pass, layer_passes
 from twin.model_spec import ModelSpec
 from twin.names import parse_weight
 
@@ -22,7 +25,7 @@ from twin.names import parse_weight
 @dataclass(frozen=True, slots=True)
 class StepOutput:
     """``hidden`` [T, hidden] behind the final norm; ``logits`` [B, vocabulary] and
-    ``tokens`` [B] of each sequence's last row.
+    ``tokens`` [B] of the last rows.
     """  # noqa: D205
 
     hidden: torch.Tensor
@@ -31,8 +34,9 @@ class StepOutput:
 
 
 class LongcatFlash(nn.Module):
-    """LongCat-Flash on a backend; decode follows ``plan``, prefill runs plainly.
+    """LongCat-Flash on a backend, or with AFD all of it but the experts.
 
+    This is the rank of ``world``'s part of it; decode follows ``plan``, prefill runs plainly.
     Parameters lie on the meta device until a checkpoint is loaded.
     """
 
@@ -41,6 +45,7 @@ class LongcatFlash(nn.Module):
         spec: ModelSpec,
         backend: Backend,
         plan: LayerPlan = PLAIN,
+        world: World | None = None,
         *,
         dtype: torch.dtype = torch.float32,
         chunk_tokens: int | None = None,
@@ -48,44 +53,95 @@ class LongcatFlash(nn.Module):
         super().__init__()
         self.spec = spec
         self.backend = backend
-        self.embed = parameter(spec.vocab_size, spec.hidden_size, dtype=dtype)
+        world = world or alone()
+        self.shard = shard_of(spec, world.deployment, world.rank)
+        self._lm_head_group, self._embed_group = (
+            world.groups[name] for name in ("lm_head_tp", "embed_tp")
+        )
+        self.embed = parameter(len(self.shard.embed), spec.hidden_size, dtype=dtype)
         self.layers = nn.ModuleList(
-            Layer(spec, dtype, chunk_tokens) for _ in range(spec.num_layers)
+            Layer(spec, dtype, chunk_tokens, self.shard, world) for _ in range(spec.num_layers)
         )
         self.final_norm = parameter(spec.hidden_size, dtype=dtype)
-        self.lm_head = parameter(spec.vocab_size, spec.hidden_size, dtype=dtype)
-        names = [f"layer.{index}." for index in range(spec.num_layers)]
-        self._prefill = [Issuer(backend, name, PLAIN, no_weight) for name in names]
+        self.lm_head = parameter(len(self.shard.lm_head), spec.hidden_size, dtype=dtype)
+        afd = world.deployment.afd
+        self._decode_passes = layer_passes(spec.num_layers, afd.micro_batches if afd else 1)
         self._decode = [
-            Issuer(backend, name, plan, partial(self._weight, index))
-            for index, name in enumerate(names)
+            Issuer(backend, run.prefix, plan, partial(self._weight, run))
+            for run in self._decode_passes
+        ]
+        self._prefill_passes = layer_passes(spec.num_layers, 1)
+        self._prefill = [
+            Issuer(backend, run.prefix, PLAIN, no_weight) for run in self._prefill_passes
         ]
         outside = replace(PLAIN, prefetches=plan.prefetches)
         self._outside_prefill = Issuer(backend, "", PLAIN, no_weight)
         self._outside_decode = Issuer(
-            backend, "", outside, partial(self._weight, spec.num_layers - 1)
+            backend, "", outside, partial(self._weight, self._decode_passes[-1])
         )
 
-    def forward(self, batch: Batch, cache: KvCache) -> StepOutput:
-        """One pass over the rows of ``batch``, whose KV goes to ``cache``."""
-        backend = self.backend
-        issue, issuers = self._outside_decode, self._decode
-        if batch.phase == "prefill":
-            issue, issuers = self._outside_prefill, self._prefill
-        x = issue("embed", backend.embed, batch.tokens, self.embed)
-        for index, layer in enumerate(self.layers):
-            caches = cache.attentions[2 * index : 2 * index + 2]
-            x = layer(issuers[index], x, batch, caches)
-        hidden = issue("final_norm", backend.rms_norm, x, self.final_norm, self.spec.rms_norm_eps)
-        logits = issue("lm_head", backend.linear, hidden[batch.last_rows], self.lm_head)
-        return StepOutput(hidden, logits, issue("sample", backend.sample, logits))
+    def forward(self, step: Step, cache: KvCache) -> StepOutput:
+        """One pass over the rows of ``step``, whose KV goes to ``cache``."""
+        issue = self._outside_prefill if step.phase == "prefill" else self._outside_decode
+        x = self._layers(self._embedded(issue, step), step, cache)
+        eps = self.spec.rms_norm_eps
+        hidden = issue("final_norm", self.backend.rms_norm, x, self.final_norm, eps)
+        logits = self._logits(issue, hidden[step.last_rows])
+        return StepOutput(hidden, logits, issue("sample", self.backend.sample, logits))
 
-    def _weight(self, layer: int, name: str) -> torch.Tensor | None:
-        """What a prefetch in ``layer`` fetches; ``None``: nothing (left)."""
+    def _embedded(self, issue: Issuer, step: Step) -> torch.Tensor:
+        backend, group = self.backend, self._embed_group
+        x = issue("embed", backend.embed, step.tokens, self.embed, self.shard.embed.start)
+        if group.size > 1:
+            x = issue("embed_reduce_scatter", backend.reduce_scatter, x, group)
+        return x
+
+    def _layers(self, x: torch.Tensor, step: Step, cache: KvCache) -> torch.Tensor:
+        """All passes; one is closed when its micro-batch enters the next layer."""
+        passes, issuers = self._decode_passes, self._decode
+        if step.phase == "prefill":
+            passes, issuers = self._prefill_passes, self._prefill
+        rows = list(torch.split(x, list(step.heights)))
+        under_way: dict[int, tuple[Layer, Issuer, OpenPass]] = {}
+
+        def close(part: int) -> None:
+            layer, issue, opened = under_way.pop(part)
+            rows[part] = layer.close(issue, opened)
+
+        for run, issue in zip(passes, issuers, strict=True):
+            part = run.micro_batch
+            if part in under_way:
+                close(part)
+            layer = self.layers[run.layer]
+            assert isinstance(layer, Layer)
+            caches = cache.attentions[2 * run.layer : 2 * run.layer + 2]
+            opened = layer.begin(issue, rows[part], step.batches[part], caches)
+            under_way[part] = layer, issue, opened
+        for part in range(len(rows)):
+            close(part)
+        return torch.cat(rows)
+
+    def _logits(self, issue: Issuer, rows: torch.Tensor) -> torch.Tensor:
+        """Logits [B, vocabulary] of ``rows`` [B, hidden]."""
+        backend, group = self.backend, self._lm_head_group
+        if group.size > 1:
+            rows = issue("lm_head_all_gather", backend.all_gather, rows, group)
+        logits = issue("lm_head", backend.linear, rows, self.lm_head)
+        if group.size > 1:
+            parts = torch.unflatten(logits, 0, (group.size, -1))
+            parts = issue("lm_head_all_to_all", backend.all_to_all, parts, group)
+            logits = parts.transpose(0, 1).flatten(1)
+        return logits
+
+    def _weight(self, run: Pass, name: str) -> torch.Tensor | None:
+        """What a prefetch in a pass fetches; ``None``: nothing (left)."""
         parsed = parse_weight(name)
-        last = len(self.layers) - 1
         if parsed.weight == "lm_head":
-            # Outside the layers: only the last layer is near enough to it.
-            return self.lm_head if layer == last else None
-        at = layer + parsed.is_next
-        return self.layers[at].get_parameter(parsed.weight) if at <= last else None
+            # Outside the layers: only the last pass is near enough to it.
+            return self.lm_head if run.is_last else None
+        if not parsed.is_next:
+            return self.layers[run.layer].get_parameter(parsed.weight)
+        if run.is_last:
+            return None
+        following = self._decode_passes[self._decode_passes.index(run) + 1]
+        return self.layers[following.layer].get_parameter(parsed.weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,9 +33,9 @@ class Link:
             # The tensor must live until it has left.
             self._leaving.append((dist.isend(x, self.peer), x))
 
-    def receive(self, like: torch.Tensor) -> torch.Tensor:
-        """The next tensor from the peer, which has the shape and type of ``like``."""
-        arrived = torch.empty_like(like)
+    def receive(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """The next tensor from the peer, which must have this shape and type."""
+        arrived = torch.empty(*shape, dtype=dtype)
         with exchanging(f"receive from rank {self.peer}"):
             dist.recv(arrived, self.peer)
         return arrived

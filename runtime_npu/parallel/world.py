@@ -12,7 +12,10 @@ import torch.distributed as dist
 from runtime_npu.parallel.communicator import Communicator, exchanging
 from runtime_npu.parallel.groups import GROUPS, GroupName, Place, members, peers, place_of
 from runtime_npu.parallel.link import Link
-from twin.deployment import Deployment
+from twin.deployment import Deployment, RoleDeployment
+
+Groups = Mapping[GroupName, Communicator]
+"""The groups that a rank is in."""
 
 
 class World:
@@ -27,7 +30,7 @@ class World:
         self.rank = rank
         self.place: Place = place_of(deployment, rank)
         handles = _handles(deployment)
-        self.groups: Mapping[GroupName, Communicator] = {
+        self.groups: Groups = {
             name: Communicator(own, rank, handles.get(own))
             for name in GROUPS
             for own in [members(deployment, name, rank)]
@@ -55,6 +58,18 @@ class World:
         if self.size > 1:
             with exchanging("barrier"):
                 dist.barrier()
+
+
+def alone() -> World:
+    """The only rank of a deployment of one die."""
+    return World(
+        Deployment(
+            hardware="",
+            quantisation="fp32",
+            graph_mode="eager",
+            roles={"colocated": RoleDeployment(dies=1)},
+        )
+    )
 
 
 def _handles(deployment: Deployment) -> dict[tuple[int, ...], Any]:

@@ -1,0 +1,121 @@
+"""The FFN die of an AFD deployment: the experts of all layers, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import nn
+
+from runtime_npu.backends.base import Backend
+from runtime_npu.model.issue import Issuer, no_weight
+from runtime_npu.model.moe import Moe
+from runtime_npu.parallel.shard import shard_of
+from runtime_npu.parallel.world import World
+from runtime_npu.plan import PLAIN, LayerPlan
+from runtime_npu.record import Event
+from twin.graph.role_writer import Pass, layer_passes
+from twin.model_spec import ModelSpec
+from twin.names import parse_weight
+from twin.workload import Phase
+
+
+class FfnLayer(nn.Module):
+    """A layer's experts, registered under the schedule's names."""
+
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, world: World) -> None:
+        super().__init__()
+        shard = shard_of(spec, world.deployment, world.rank)
+        self.moe = Moe(spec, dtype, shard, world.groups)
+
+
+class FfnDie(nn.Module):
+    """Serves the attention dies at the other end of the world's links, pass by pass."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        backend: Backend,
+        plan: LayerPlan,
+        world: World,
+        *,
+        dtype: torch.dtype = torch.float32,
+        chunk_tokens: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.backend = backend
+        self.dtype = dtype
+        self._links = world.links
+        self._chunk_tokens = chunk_tokens
+        self.layers = nn.ModuleList(FfnLayer(spec, dtype, world) for _ in range(spec.num_layers))
+        afd = world.deployment.afd
+        assert afd is not None
+        self._decode_passes = layer_passes(spec.num_layers, afd.micro_batches)
+        self._decode = [
+            Issuer(backend, run.prefix, plan, partial(self._weight, run))
+            for run in self._decode_passes
+        ]
+        self._prefill_passes = layer_passes(spec.num_layers, 1)
+        self._prefill = [
+            Issuer(backend, run.prefix, PLAIN, no_weight) for run in self._prefill_passes
+        ]
+
+    def forward(self, phase: Phase, heights: Sequence[int]) -> None:
+        """One pass over all layers: ``heights`` are an attention die's rows by micro-batch."""
+        passes, issuers = self._decode_passes, self._decode
+        if phase == "prefill":
+            passes, issuers = self._prefill_passes, self._prefill
+        for run, issue in zip(passes, issuers, strict=True):
+            layer = self.layers[run.layer]
+            assert isinstance(layer, FfnLayer)
+            self._serve(issue, layer.moe, phase, heights[run.micro_batch])
+
+    def _serve(self, issue: Issuer, moe: Moe, phase: Phase, height: int) -> None:
+        backend, arrived = self.backend, self._arrived(issue, height)
+        u = torch.cat([rows for rows, _ in arrived])
+        chunks: tuple[torch.Tensor, ...] = (u,)
+        if phase == "prefill" and self._chunk_tokens is not None:
+            chunks = torch.split(u, self._chunk_tokens)
+        with issue.stages():
+            for _, event in arrived:
+                backend.wait(event)
+            outputs = torch.cat([moe(issue, chunk) for chunk in chunks])
+            computed = backend.signal()
+        for peer, rows in enumerate(torch.split(outputs, height)):
+            with issue.link(f"link{self._suffix(peer)}"):
+                backend.wait(computed)
+                issue(f"afd.send{self._suffix(peer)}", backend.send, rows, self._links[peer])
+                self._prefetch_behind("afd.send", issue, peer, backend.signal())
+
+    def _arrived(self, issue: Issuer, height: int) -> list[tuple[torch.Tensor, Event]]:
+        """The rows [height, hidden] of each attention die, and the event behind their arrival."""
+        backend, shape = self.backend, (height, self.spec.hidden_size)
+        arrived = []
+        for peer, link in enumerate(self._links):
+            with issue.link(f"link{self._suffix(peer)}"):
+                name = f"afd.recv{self._suffix(peer)}"
+                rows = issue(name, backend.receive, shape, self.dtype, link)
+                arrived.append((rows, backend.signal()))
+                self._prefetch_behind("afd.recv", issue, peer, arrived[-1][1])
+        return arrived
+
+    def _suffix(self, peer: int) -> str:
+        """Transfers with several attention dies run side by side, each under a name of its own."""
+        return "" if len(self._links) == 1 else f".{peer}"
+
+    def _prefetch_behind(self, op: str, issue: Issuer, peer: int, event: Event) -> None:
+        """What waits for all of the side-by-side transfers ``op`` hangs on the last of them."""
+        if 1 < len(self._links) == peer + 1:
+            issue.prefetch(op, event)
+
+    def _weight(self, run: Pass, name: str) -> torch.Tensor | None:
+        """What a prefetch in a pass fetches; ``None``: nothing (left)."""
+        parsed = parse_weight(name)
+        if not parsed.is_next:
+            return self.layers[run.layer].get_parameter(parsed.weight)
+        if run.is_last:
+            return None
+        following = self._decode_passes[self._decode_passes.index(run) + 1]
+        return self.layers[following.layer].get_parameter(parsed.weight)
