@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from hardware_models.hardware import Hardware
-from twin.engine.reference import simulate
+from twin.engine.compiled import simulate
 from twin.graph.build import build_step_graph
 from twin.models import load_model
 from twin.schedule_io import load_schedule

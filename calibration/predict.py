@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from calibration.measurement import END_TO_END, Measurement
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware, load_hardware
-from twin.engine.reference import simulate
-from twin.evaluate import evaluate
+from twin.engine.compiled import simulate
+from twin.evaluate import latencies
 from twin.graph.build import build_step_graph
 from twin.model_spec import ModelSpec
 from twin.models import load_model
@@ -79,8 +79,7 @@ def predict(
     for row, setting in zip(rows, settings, strict=True):
         if row.kind == END_TO_END:
             if row.setting not in tpots:
-                run = evaluate(setting.schedule, setting.model, hardware, full=False)
-                tpots[row.setting] = run.latency_us
+                (tpots[row.setting],) = latencies(setting.schedule, setting.model, [hardware])
             answers.append(tpots[row.setting])
         else:
             if row.setting not in ops:

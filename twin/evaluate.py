@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hardware_models.hardware import Hardware
 from hardware_models.parameter import EVIDENCE_FROM_WEAKEST, Evidence
 from twin.deployment import Role
-from twin.engine.options import EngineOptions
-from twin.engine.reference import simulate
+from twin.engine.compiled import simulate
+from twin.engine.compiled.plan import OtherStructureError, Plan
+from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
 from twin.engine.timeline import Timeline
 from twin.graph.build import build_step_graph
 from twin.graph.shapes import step_shapes
@@ -18,10 +20,7 @@ from twin.graph.step_graph import StepGraph
 from twin.memory import MemoryLedger, memory_ledger
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
-
-# Layer counts tried for a steady period before the whole step is run instead.
-_STEADY_LAYERS = (4, 6, 8)
-_STEADY_TOLERANCE = 1e-9
+from twin.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Evaluation:
     dies.  ``time_by_kind`` adds up the main stream of die 0 by op kind, idle time under
     ``wait``.  ``interval_us`` is the 80% interval of the latency over the parameters' ranges
     where it was computed, ``median_us`` the median of the same draws.  ``graph`` and
-    ``timeline`` are there after a full run.
+    ``timeline`` are what was simulated.
     """
 
     schedule: Schedule
@@ -61,10 +60,10 @@ class Evaluation:
     active_experts: float
     evidence: Evidence
     time_by_kind: Mapping[str, float]
+    graph: StepGraph
+    timeline: Timeline
     interval_us: tuple[float, float] | None = None
     median_us: float | None = None
-    graph: StepGraph | None = None
-    timeline: Timeline | None = None
 
 
 def evaluate(
@@ -72,91 +71,81 @@ def evaluate(
     model: ModelSpec,
     hardware: Hardware,
     *,
-    full: bool = True,
-    options: EngineOptions | None = None,
+    options: EngineOptions = DEFAULT_OPTIONS,
 ) -> Evaluation:
-    """Simulate one step.
-
-    ``full`` simulates every layer and keeps graph and timeline.  Otherwise the layer
-    period is read off a few layers: without jitter it repeats exactly, so the step is the
-    same to rounding; where no steady period shows, the whole step is run.
+    """Simulate one step, every layer of it.
 
     Raises:
         InputError: the schedule asks for something that is not simulated.
         DeadlockError: the schedule cannot finish.
     """
-    options = options or EngineOptions()
-    if full:
-        run = _run(schedule, model, hardware, None, options)
-        return _evaluation(schedule, model, hardware, run, keep=True)
-    for layers in _STEADY_LAYERS:
-        if layers >= model.num_layers:
-            break
-        run = _run(schedule, model, hardware, layers, options)
-        ends = [run.timeline.records[i].end_us for i in run.graph.period_marks]
-        last, before = ends[-2] - ends[-3], ends[-3] - ends[-4]
-        if math.isclose(last, before, rel_tol=_STEADY_TOLERANCE):
-            missing = model.num_layers - layers
-            return _evaluation(
-                schedule, model, hardware, run, keep=False, period_us=last, missing=missing
-            )
-    run = _run(schedule, model, hardware, None, options)
-    return _evaluation(schedule, model, hardware, run, keep=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    graph: StepGraph
-    timeline: Timeline
-
-
-def _run(
-    schedule: Schedule,
-    model: ModelSpec,
-    hardware: Hardware,
-    layers: int | None,
-    options: EngineOptions,
-) -> _Run:
-    graph = build_step_graph(schedule, model, hardware, layers=layers)
-    return _Run(graph, simulate(graph, options))
-
-
-def _evaluation(
-    schedule: Schedule,
-    model: ModelSpec,
-    hardware: Hardware,
-    run: _Run,
-    *,
-    keep: bool,
-    period_us: float = 0.0,
-    missing: int = 0,
-) -> Evaluation:
-    simulated = len(run.graph.period_marks)
-    step_us = run.timeline.makespan_us + missing * period_us
-    if simulated > 1:
-        ends = [run.timeline.records[i].end_us for i in run.graph.period_marks]
-        layer_us = ends[-1] - ends[-2] if missing == 0 else period_us
-    else:
-        layer_us = step_us
-    workload, deployment = schedule.workload, schedule.deployment
-    latency_us = step_us if workload.is_prefill else step_us / workload.tokens_per_step
-    tokens = workload.global_batch * workload.tokens_per_step
-    per_die = tokens / step_us * 1e6 / deployment.total_dies
+    graph = build_step_graph(schedule, model, hardware)
+    timeline = simulate(graph, options)
+    step_us = timeline.makespan_us
+    ends = [timeline.records[i].end_us for i in graph.period_marks]
+    latency_us = latency_of(schedule.workload, step_us)
+    per_die = throughput_of(schedule, latency_us)
     shapes = step_shapes(schedule, model)
     return Evaluation(
         schedule=schedule,
         step_us=step_us,
-        layer_us=layer_us,
+        layer_us=ends[-1] - ends[-2] if len(ends) > 1 else step_us,
         latency_us=latency_us,
         tokens_per_s_per_die=per_die,
         tokens_per_s_per_chip=per_die * hardware["dies_per_chip"],
         memory=memory_ledger(schedule, model, hardware),
         active_experts=shapes.active_experts(max(shapes.micro_batches)),
         evidence=weakest_evidence(hardware),
-        time_by_kind=_time_by_kind(run, missing),
-        graph=run.graph if keep else None,
-        timeline=run.timeline if keep else None,
+        time_by_kind=_time_by_kind(graph, timeline),
+        graph=graph,
+        timeline=timeline,
     )
+
+
+def latency_of(workload: Workload, step_us: float) -> float:
+    """What schedules are compared by, in us: the TPOT in decode, the TTFT in prefill."""
+    return step_us if workload.is_prefill else step_us / workload.tokens_per_step
+
+
+def throughput_of(schedule: Schedule, latency_us: float) -> float:
+    """Tokens per second and die of the whole deployment: new ones, or the prompts'."""
+    workload = schedule.workload
+    tokens = workload.global_batch * (workload.tokens_per_step if workload.is_prefill else 1)
+    return tokens / latency_us * 1e6 / schedule.deployment.total_dies
+
+
+def latencies(
+    schedule: Schedule,
+    model: ModelSpec,
+    variants: Sequence[Hardware],
+    options: EngineOptions = DEFAULT_OPTIONS,
+) -> list[float]:
+    """The latency in us on each of ``variants`` of the die, nothing else kept.
+
+    As :func:`evaluate` to rounding, and faster: few layers are built, and those that only
+    repeat are not simulated.
+
+    Raises:
+        InputError: the schedule asks for something that is not simulated.
+        DeadlockError: the schedule cannot finish.
+    """
+    found: list[float] = []
+    plan: Plan | None = None
+    for hardware in variants:
+        point = None
+        if plan is not None:
+            # Other hardware can also change which ops there are.
+            with suppress(OtherStructureError):
+                point = plan.point_of(schedule, hardware)
+        if plan is None or point is None:
+            plan = Plan(schedule, model, hardware)
+            point = plan.point
+        step_us = float(plan.evaluate([point], options).step_us[0])
+        if math.isnan(step_us):
+            # The full step says which ops wait for each other.
+            step_us = simulate(build_step_graph(schedule, model, hardware), options).makespan_us
+        found.append(latency_of(schedule.workload, step_us))
+    return found
 
 
 def weakest_evidence(hardware: Hardware) -> Evidence:
@@ -164,18 +153,14 @@ def weakest_evidence(hardware: Hardware) -> Evidence:
     return min((p.evidence for p in hardware), key=EVIDENCE_FROM_WEAKEST.index)
 
 
-def _time_by_kind(run: _Run, missing: int) -> dict[str, float]:
-    """Main stream of die 0 by op kind; a steady layer counts for the ``missing`` ones too."""
-    marks = run.graph.period_marks
-    repeated = range(marks[-3] + 1, marks[-2] + 1) if missing else range(0)
+def _time_by_kind(graph: StepGraph, timeline: Timeline) -> dict[str, float]:
+    """Main stream of die 0 by op kind."""
     times: dict[str, float] = {}
-    for op in run.graph.ops:
+    for op, record in zip(graph.ops, timeline.records, strict=True):
         if op.die != 0 or op.stream != "main":
             continue
-        record = run.timeline.records[op.index]
-        weight = 1 + missing if op.index in repeated else 1
-        times[op.kind] = times.get(op.kind, 0.0) + weight * (record.end_us - record.start_us)
-        times[WAIT] = times.get(WAIT, 0.0) + weight * record.wait_us
+        times[op.kind] = times.get(op.kind, 0.0) + record.end_us - record.start_us
+        times[WAIT] = times.get(WAIT, 0.0) + record.wait_us
     return dict(sorted(times.items()))
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from scipy.stats import qmc
 
 from hardware_models.hardware import Hardware
-from twin.engine.options import EngineOptions
-from twin.evaluate import Spread, evaluate
+from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
+from twin.evaluate import Spread, latencies
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 
@@ -49,12 +49,9 @@ def latency_spread(
     schedule: Schedule,
     model: ModelSpec,
     variants: Sequence[Hardware],
-    options: EngineOptions | None = None,
+    options: EngineOptions = DEFAULT_OPTIONS,
 ) -> Spread:
     """80% interval and median of the TPOT (TTFT in prefill) over variants of the hardware."""
-    latencies = [
-        evaluate(schedule, model, variant, full=False, options=options).latency_us
-        for variant in variants
-    ]
-    low, median, high = np.quantile(latencies, [_LOW, 0.5, _HIGH])
+    found = latencies(schedule, model, variants, options)
+    low, median, high = np.quantile(found, [_LOW, 0.5, _HIGH])
     return Spread(float(low), float(median), float(high))

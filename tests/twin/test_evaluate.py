@@ -8,7 +8,7 @@ import pytest
 
 from hardware_models.hardware import load_hardware
 from twin.engine.options import EngineOptions
-from twin.evaluate import Spread, evaluate, with_interval
+from twin.evaluate import Spread, evaluate, latencies, with_interval
 from twin.graph.shapes import step_shapes
 from twin.memory import dispatch_buffer_mib, memory_ledger
 from twin.models import load_model
@@ -26,14 +26,11 @@ SHIPPED = ["recipe_colocated", "recipe_colocated_c12v24", "recipe_afd", "recipe_
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_steady_period_gives_the_full_step(name: str) -> None:
+def test_latencies_are_those_of_full_steps(name: str) -> None:
     schedule = load_schedule(name)
-    short = evaluate(schedule, MODEL, HARDWARE, full=False)
-    whole = evaluate(schedule, MODEL, HARDWARE, full=True)
-    assert short.step_us == pytest.approx(whole.step_us, rel=1e-9)
-    assert short.time_by_kind == pytest.approx(whole.time_by_kind, rel=1e-9)
-    assert short.timeline is None
-    assert whole.timeline is not None
+    variants = [HARDWARE, *draw_hardware(HARDWARE, 3, seed=2)]
+    for us, variant in zip(latencies(schedule, MODEL, variants), variants, strict=True):
+        assert us == pytest.approx(evaluate(schedule, MODEL, variant).latency_us, rel=1e-9)
 
 
 def test_tpot_is_per_accepted_token_and_throughput_per_die_of_all_roles() -> None:
@@ -133,7 +130,7 @@ def test_intervals_hold_the_value_and_repeat() -> None:
     spread = latency_spread(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
     assert spread.low_us < spread.median_us < spread.high_us
     assert spread == latency_spread(schedule, MODEL, draw_hardware(HARDWARE, 8, seed=1))
-    plain = evaluate(schedule, MODEL, HARDWARE, full=False)
+    plain = evaluate(schedule, MODEL, HARDWARE)
     above = Spread(plain.latency_us + 1, plain.latency_us + 2, plain.latency_us + 3)
     for given in (spread, above, Spread(1.0, 2.0, 3.0)):
         held = with_interval(plain, given)

@@ -43,13 +43,12 @@ def test_every_shipped_schedule_is_simulated(name: str, tmp_path: Path) -> None:
         assert (tmp_path / file).stat().st_size > 0
 
 
-def test_the_row_is_that_of_an_evaluation_of_a_few_layers(tmp_path: Path) -> None:
-    # A search evaluates without the full step; both have to say the same of one schedule.
+def test_the_row_is_that_of_an_evaluation(tmp_path: Path) -> None:
     assert simulate(tmp_path, "schedule=recipe_afd", "draws=2") == 0
     found = result(tmp_path)
     schedule = load_schedule("recipe_afd")
     model, hardware = load_model(schedule.model), load_hardware(schedule.deployment.hardware)
-    quick = evaluate(schedule, model, hardware, full=False)
+    quick = evaluate(schedule, model, hardware)
     quick = with_interval(quick, latency_spread(schedule, model, draw_hardware(hardware, 2, 0)))
     entry = entry_of("recipe_afd", quick, "recipe_afd")
     for key in ("step_ms", "tpot_ms", "tokens_per_s_per_die", "tokens_per_s_per_chip", "interval"):

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hardware_models.errors import DeadlockError, InputError
-from twin.evaluate import evaluate
+from twin.evaluate import latencies, throughput_of
 from twin.search.feasible import Rejection, rejected, rejection
 from twin.search.pool import ordered_map
 from twin.search.space import Space
@@ -47,10 +47,10 @@ def evaluate_point(space: Space, index: int) -> Point:
     if reason is not None:
         return Point(index, None, 0.0, reason)
     try:
-        result = evaluate(schedule, space.model, space.hardware, full=False)
+        (latency_us,) = latencies(schedule, space.model, [space.hardware])
     except DeadlockError as error:
         return Point(index, None, 0.0, Rejection("deadlock", str(error), 1.0))
-    return Point(index, result.latency_us, float(result.tokens_per_s_per_die), None)
+    return Point(index, latency_us, throughput_of(schedule, latency_us), None)
 
 
 def _chunk(space: Space, indices: range) -> list[Point]:

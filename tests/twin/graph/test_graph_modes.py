@@ -11,7 +11,7 @@ from hardware_models.ops import Collective
 from twin.deployment import GraphMode
 from twin.engine import reference
 from twin.engine.compiled import simulate
-from twin.evaluate import evaluate
+from twin.evaluate import evaluate, latencies
 from twin.graph.build import build_step_graph
 from twin.graph.step_graph import StepGraph
 from twin.models import load_model
@@ -99,11 +99,9 @@ def test_no_op_of_an_eager_step_starts_before_its_launch() -> None:
 @pytest.mark.parametrize("name", ["recipe_colocated", "recipe_afd"])
 def test_a_few_layers_tell_what_all_take_in_eager(name: str) -> None:
     schedule = plain(name, "eager")
-    few, full = (
-        evaluate(schedule, load_model(schedule.model), HARDWARE, full=whole)
-        for whole in (False, True)
-    )
-    assert few.latency_us == pytest.approx(full.latency_us, rel=1e-3)
+    model = load_model(schedule.model)
+    (few,) = latencies(schedule, model, [HARDWARE])
+    assert few == pytest.approx(evaluate(schedule, model, HARDWARE).latency_us, rel=1e-9)
 
 
 @pytest.mark.parametrize("mode", ["ge_graph", "npugraph_ex"])
