@@ -12,7 +12,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from hardware_models.errors import InputError
+from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
+from runtime_npu.parallel.shard import owned
 from runtime_npu.weights import (
     LAYERS_ONLY,
     ROUTER_TENSORS,
@@ -71,9 +73,12 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self._files.close()
 
-    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """One tensor, in ``dtype`` (the router's and scales are fp32, int8 stays int8)."""
-        tensor: torch.Tensor = self._open[self._file_of[name]].get_slice(name)[...]
+    def read(self, name: str, dtype: torch.dtype, part: tuple[slice, ...] = ()) -> torch.Tensor:
+        """``part`` of one tensor, in ``dtype``: no more than that is read from the file.
+
+        The router's tensors and scales are fp32, int8 stays int8.
+        """
+        tensor: torch.Tensor = self._open[self._file_of[name]].get_slice(name)[part or ...]
         if name.endswith((*ROUTER_TENSORS, SCALE)):
             dtype = torch.float32
         elif tensor.dtype == torch.int8:
@@ -198,10 +203,13 @@ def declared_dtype(config: Mapping[str, object], source: str) -> str | None:
     return None
 
 
-def load_weights(model: LongcatFlash, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    """Fill the model's parameters from a checkpoint, in ``dtype``."""
-    state = parameters(
-        checkpoint.spec, lambda name: checkpoint.read(name, dtype), checkpoint.contents
-    )
+def load_weights(model: LongcatFlash | FfnDie, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    """Fill the model's parameters from its rank's part of a checkpoint, in ``dtype``."""
+    spec, shard = checkpoint.spec, model.shard
+
+    def read(name: str) -> torch.Tensor:
+        return checkpoint.read(name, dtype, owned(shard, spec, name))
+
+    state = parameters(spec, read, checkpoint.contents, shard)
     model.load_state_dict(state, strict=True, assign=True)
     model.requires_grad_(requires_grad=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime_npu.parallel.shard import Shard
 from twin.model_spec import ModelSpec
 
 ROUTER_TENSORS = ("classifier.weight", "e_score_correction_bias")
@@ -18,7 +19,7 @@ MTP = "model.mtp."
 _QUANTISED = re.compile(r"\.mlps?\.(.+\.)?(gate|up|down)_proj\.weight")
 
 Read = Callable[[str], torch.Tensor]
-"""Reads a checkpoint tensor by name, in the dtype of its parameter."""
+"""Reads the rank's part of a checkpoint tensor by name, in the dtype of its parameter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,29 +138,34 @@ def _ignored(spec: ModelSpec, contents: Contents) -> Callable[[str], bool]:
     return ignored
 
 
-def parameters(spec: ModelSpec, read: Read, contents: Contents) -> dict[str, torch.Tensor]:
-    """The state of a ``LongcatFlash``: merged gate_up and w13, kv_b in its two parts.
+def parameters(
+    spec: ModelSpec, read: Read, contents: Contents, shard: Shard
+) -> dict[str, torch.Tensor]:
+    """The state of a rank's model: merged gate_up and w13, kv_b in its two parts.
 
     Tensors are read one at a time into their place: beside the state itself, no more than
     one of them is in memory.
     """
     ffn = _QuantisedFfn(read) if contents.int8 else _Ffn(read)
-    state = {
-        "embed": read("model.embed_tokens.weight"),
-        "final_norm": read("model.norm.weight"),
-        "lm_head": read("lm_head.weight"),
-    }
+    state: dict[str, torch.Tensor] = {}
+    if shard.holds_attention:
+        state = {
+            "embed": read("model.embed_tokens.weight"),
+            "final_norm": read("model.norm.weight"),
+            "lm_head": read("lm_head.weight"),
+        }
     for layer in range(spec.num_layers):
         base = f"model.layers.{layer}"
         local: dict[str, torch.Tensor] = {}
-        for half in (0, 1):
+        for half in (0, 1) if shard.holds_attention else ():
             local |= _attention(spec, read, base, f".{half}", f"attention.{half}")
             local |= ffn.dense(f"{base}.mlps.{half}", f"dense.{half}")
-        local["moe.router"] = read(f"{base}.mlp.router.classifier.weight")
-        local["moe.correction_bias"] = read(f"{base}.mlp.router.e_score_correction_bias")
-        local |= ffn.experts(f"{base}.mlp.experts", spec.n_routed_experts)
+        if shard.holds_experts:
+            local["moe.router"] = read(f"{base}.mlp.router.classifier.weight")
+            local["moe.correction_bias"] = read(f"{base}.mlp.router.e_score_correction_bias")
+            local |= ffn.experts(f"{base}.mlp.experts", shard.experts)
         state |= {f"layers.{layer}.{name}": tensor for name, tensor in local.items()}
-    if contents.mtp:
+    if contents.mtp and shard.holds_attention:
         base = f"{MTP}layers.0"
         local = {
             "embed": read(f"{MTP}embed_tokens.weight"),
@@ -179,9 +185,7 @@ def _attention(
 ) -> dict[str, torch.Tensor]:
     attention, nope = f"{base}.self_attn{half}", spec.qk_nope_head_dim
     # Per head: the rows that make its key, then those that make its value.
-    kv_b = read(f"{attention}.kv_b_proj.weight").view(
-        spec.num_attention_heads, nope + spec.v_head_dim, spec.kv_lora_rank
-    )
+    kv_b = read(f"{attention}.kv_b_proj.weight").view(-1, nope + spec.v_head_dim, spec.kv_lora_rank)
     tensors = {
         "input_norm": read(f"{base}.input_layernorm{half}.weight"),
         "q_a": read(f"{attention}.q_a_proj.weight"),
@@ -208,9 +212,9 @@ class _Ffn:
         gate_up, down = self._merged([base], "weight")
         return {f"{block}.gate_up": gate_up[0], f"{block}.down": down[0]}
 
-    def experts(self, base: str, count: int) -> dict[str, torch.Tensor]:
-        """All experts of a layer, stacked: ``w13`` and ``w2``."""
-        w13, w2 = self._merged([f"{base}.{expert}" for expert in range(count)], "weight")
+    def experts(self, base: str, held: range) -> dict[str, torch.Tensor]:
+        """Experts of a layer, stacked: ``w13`` and ``w2``."""
+        w13, w2 = self._merged([f"{base}.{expert}" for expert in held], "weight")
         return {"moe.w13": w13, "moe.w2": w2}
 
     def _merged(self, bases: list[str], kind: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -242,12 +246,12 @@ class _QuantisedFfn(_Ffn):
             f"{block}.down_scale": down[0, :, 0],
         }
 
-    def experts(self, base: str, count: int) -> dict[str, torch.Tensor]:
+    def experts(self, base: str, held: range) -> dict[str, torch.Tensor]:
         """The experts and their scales."""
-        bases = [f"{base}.{expert}" for expert in range(count)]
+        bases = [f"{base}.{expert}" for expert in held]
         w13, w2 = self._merged(bases, "weight" + SCALE)
         return {
-            **super().experts(base, count),
+            **super().experts(base, held),
             "moe.w13_scale": w13[..., 0],
             "moe.w2_scale": w2[..., 0],
         }

@@ -11,8 +11,8 @@ from torch import nn
 from runtime_npu.backends.base import Backend
 from runtime_npu.model.issue import Issuer, no_weight
 from runtime_npu.model.moe import Moe
-from runtime_npu.parallel.shard import shard_of
-from runtime_npu.parallel.world import World
+from runtime_npu.parallel.shard import Shard, shard_of
+from runtime_npu.parallel.world import Groups, World
 from runtime_npu.plan import PLAIN, LayerPlan
 from runtime_npu.record import Event
 from twin.graph.role_writer import Pass, layer_passes
@@ -24,10 +24,9 @@ from twin.workload import Phase
 class FfnLayer(nn.Module):
     """A layer's experts, registered under the schedule's names."""
 
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype, world: World) -> None:
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, shard: Shard, groups: Groups) -> None:
         super().__init__()
-        shard = shard_of(spec, world.deployment, world.rank)
-        self.moe = Moe(spec, dtype, shard, world.groups)
+        self.moe = Moe(spec, dtype, shard, groups)
 
 
 class FfnDie(nn.Module):
@@ -49,7 +48,10 @@ class FfnDie(nn.Module):
         self.dtype = dtype
         self._links = world.links
         self._chunk_tokens = chunk_tokens
-        self.layers = nn.ModuleList(FfnLayer(spec, dtype, world) for _ in range(spec.num_layers))
+        self.shard = shard_of(spec, world.deployment, world.rank)
+        self.layers = nn.ModuleList(
+            FfnLayer(spec, dtype, self.shard, world.groups) for _ in range(spec.num_layers)
+        )
         afd = world.deployment.afd
         assert afd is not None
         self._decode_passes = layer_passes(spec.num_layers, afd.micro_batches)

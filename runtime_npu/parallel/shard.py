@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from runtime_npu.parallel.groups import GroupName, members, place_of
@@ -48,3 +49,34 @@ def shard_of(spec: ModelSpec, deployment: Deployment, rank: int) -> Shard:
         holds_attention=role != "ffn",
         holds_experts=role != "attention",
     )
+
+
+_DENSE = re.compile(r"(mlps\.[01]|transformer_layer\.mlp)\.(gate|up|down)_proj\.(weight\w*)$")
+
+
+def owned(shard: Shard, spec: ModelSpec, name: str) -> tuple[slice, ...]:
+    """What the rank reads of the checkpoint tensor ``name``: a slice for each leading axis.
+
+    No slice: all of it.
+    """
+    by_ending = {
+        "lm_head": (_rows(shard.lm_head),),
+        "embed_tokens": (_rows(shard.embed),),
+        "q_b_proj": (_rows(shard.heads, spec.qk_head_dim),),
+        "kv_b_proj": (_rows(shard.heads, spec.qk_nope_head_dim + spec.v_head_dim),),
+        "o_proj": (slice(None), _rows(shard.o_proj)),
+    }
+    ending = name.removesuffix(".weight").rpartition(".")[2]
+    if ending in by_ending:
+        return by_ending[ending]
+    dense = _DENSE.search(name)
+    if dense is None:
+        return ()
+    if dense[2] != "down":
+        return (_rows(shard.dense),)
+    # Scales of down belong to its rows, and every rank has all of these.
+    return (slice(None), _rows(shard.dense)) if dense[3] == "weight" else ()
+
+
+def _rows(part: range, width: int = 1) -> slice:
+    return slice(part.start * width, part.stop * width)
