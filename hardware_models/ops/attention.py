@@ -31,11 +31,14 @@ def kv_seen(rows: int, kv_tokens: int, causal: bool) -> float:
     if not causal or rows == 1:
         return float(kv_tokens)
     before = kv_tokens - rows
-    seen = [
-        min(kv_tokens, math.ceil((before + row + 1) / _KV_BLOCK) * _KV_BLOCK)
-        for row in range(0, rows, max(1, rows // 16))
-    ]
-    return sum(seen) / len(seen)
+    met, row = 0, 0
+    while row < rows:
+        # Rows up to the end of a block meet the same blocks.
+        seen = (before + row) // _KV_BLOCK * _KV_BLOCK + _KV_BLOCK
+        alike = min(rows, seen - before) - row
+        met += alike * min(kv_tokens, seen)
+        row += alike
+    return met / rows
 
 
 @dataclass(frozen=True, slots=True)
