@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ["twin.search", "twin.simulate", "calibration.compare", "calibration.fit"]
+COMMANDS = ["twin.search", "twin.simulate", "twin.launch", "calibration.compare", "calibration.fit"]
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,7 @@ def test_the_wheel_holds_data_and_no_tests(wheel: Path) -> None:
     for needed in (
         "scenarios/search.yaml",
         "scenarios/run.yaml",
+        "scenarios/launch_export.yaml",
         "scenarios/scenario/afd.yaml",
         "scenarios/schedules/recipe_afd.yaml",
         "hardware_models/dies/a3-752t.yaml",
@@ -63,6 +64,7 @@ def test_planning_never_imports_torch() -> None:
     modules = [
         "twin.search.__main__",
         "twin.simulate",
+        "twin.launch.__main__",
         "calibration.compare",
         "calibration.fit",
         "runtime_npu.run",

@@ -299,7 +299,7 @@ def test_afd_has_rules_of_its_own() -> None:
         ),
     ):
         with pytest.raises(InputError) as caught:
-            imported(published(afd=True, **changes))  # type: ignore[arg-type]
+            imported(published(afd=True, **changes))
         assert caught.value.field == field
 
 
