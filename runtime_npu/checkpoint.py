@@ -73,6 +73,16 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self._files.close()
 
+    @property
+    def files(self) -> list[str]:
+        """Names of the files that hold the tensors."""
+        return sorted(self._open)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all tensors, those that nothing reads included."""
+        return sorted(self._file_of)
+
     def read(self, name: str, dtype: torch.dtype, part: tuple[slice, ...] = ()) -> torch.Tensor:
         """``part`` of one tensor, in ``dtype``: no more than that is read from the file.
 

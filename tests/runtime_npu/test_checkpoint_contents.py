@@ -9,6 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from hardware_models.errors import InputError
 from runtime_npu.checkpoint import INDEX, Checkpoint
+from runtime_npu.parallel.shard import shard_of
+from runtime_npu.parallel.world import alone
 from runtime_npu.random_checkpoint import make_checkpoint
 from runtime_npu.weights import Contents, is_quantised, parameters, tensor_names
 
@@ -114,7 +116,10 @@ def test_merged_parameters_hold_gate_over_up_with_their_scales(tmp_path: Path) -
         whole[name] = drawn.to(tensor.dtype)
     save_file(whole, tmp_path / "model.safetensors")
     with Checkpoint(tmp_path, SPEC, "float32", INT8) as checkpoint:
-        state = parameters(SPEC, lambda name: checkpoint.read(name, torch.float32), INT8)
+        whole_model = shard_of(SPEC, alone().deployment, 0)
+        state = parameters(
+            SPEC, lambda name: checkpoint.read(name, torch.float32), INT8, whole_model
+        )
     expert, width = "model.layers.1.mlp.experts.2.", SPEC.expert_ffn_hidden_size
     w13, w13_scale = state["layers.1.moe.w13"], state["layers.1.moe.w13_scale"]
     assert w13.dtype == torch.int8
