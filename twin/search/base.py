@@ -11,10 +11,8 @@ from twin.deployment import Afd, Deployment, Role, RoleDeployment
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
-from twin.search.config import DeploymentChoice, Kind, SearchConfig
+from twin.search.config import PARALLEL_SIZES, DeploymentChoice, Kind, SearchConfig
 from twin.validate import validate_schedule
-
-_SIZES = ("attention_tp", "o_proj_tp", "dense_tp", "kvp", "lm_head_tp", "embed_tp")
 
 
 def base_schedule(config: SearchConfig, kind: Kind) -> Schedule:
@@ -68,7 +66,7 @@ def check_fixed(base: Schedule, model: ModelSpec, hardware: Hardware) -> None:
 def _with_sizes(deployment: Deployment, choice: DeploymentChoice) -> Deployment:
     holder = deployment.attention_role
     sizes: Mapping[str, int] = {
-        name: value for name in _SIZES if (value := getattr(choice, name)) is not None
+        name: value for name in PARALLEL_SIZES if (value := getattr(choice, name)) is not None
     }
     roles: dict[Role, RoleDeployment] = dict(deployment.roles)
     roles[holder] = replace(roles[holder], **sizes)

@@ -8,13 +8,16 @@ from dataclasses import replace
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
 from twin.schedule import CoreLimit, Schedule, Stage
-from twin.search.space import with_core_split, with_ratio
+from twin.search.space import with_core_split, with_micro_batches, with_ratio, with_sizes
 
 SERIAL = "serial, all cores"
 RECIPE = "recipe c16v32 + c8v16"
 HALVES = "c12v24 twice"
 NO_PREFETCH = "no prefetch"
 AFD_1_1 = "AFD 1:1"
+BASE = "base schedule"
+ONE_CHUNK = "one chunk, one micro-batch"
+NO_TP = "no tensor parallelism"
 
 
 def serial(schedule: Schedule) -> Schedule:
@@ -51,4 +54,15 @@ def baseline_schedules(
         HALVES: of(split(12), colocated),
         NO_PREFETCH: replace(searched, prefetch=()),
         AFD_1_1: of(lambda base: with_ratio(base, 1), afd),
+    }
+
+
+def prefill_baselines(base: Schedule) -> dict[str, Schedule]:
+    """The baselines of a prefill search: its base, and the base with less cut up."""
+    whole = replace(base, moe=replace(base.moe, chunk_tokens=None))
+    alone = dict.fromkeys(("attention_tp", "o_proj_tp", "dense_tp"), 1)
+    return {
+        BASE: base,
+        ONE_CHUNK: with_micro_batches(whole, 1),
+        NO_TP: with_sizes(base, alone),
     }

@@ -11,8 +11,10 @@ from twin.choices import HardwareChoice
 from twin.deployment import GraphMode, Quantisation, Role, Transport
 from twin.workload import ExpertLoad
 
-Kind = Literal["colocated", "afd"]
-Drives = Literal["ratio", "micro_batches", "cores", "prefetch"]
+Kind = Literal["colocated", "afd", "prefill"]
+Drives = Literal["ratio", "micro_batches", "cores", "prefetch", "chunk", "sizes"]
+PARALLEL_SIZES = ("attention_tp", "o_proj_tp", "dense_tp", "kvp", "lm_head_tp", "embed_tp")
+"""Sizes of the role that holds attention, which overrides and knobs may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +23,9 @@ class Knob:
 
     ``cores``: cube cores of ``stage``'s main stream (twice as many vector cores), the rest
     for its moe stream.  ``prefetch``: share of each of ``weights`` (weight: op after which
-    it is issued) that ``role`` prefetches.  ``ratio`` and ``micro_batches``: of an AFD
-    deployment.
+    it is issued) that ``role`` prefetches.  ``ratio``: of an AFD deployment;
+    ``micro_batches``: of AFD or of a prefill step.  ``chunk``: token rows of a die that go
+    through the experts at once in prefill.  ``sizes``: dies of each of the parallel ``sizes``.
     """
 
     drives: Drives
@@ -30,6 +33,7 @@ class Knob:
     stage: str | None = None
     role: Role | None = None
     weights: Mapping[str, str] | None = None
+    sizes: tuple[str, ...] | None = None
 
     def check(self, name: str) -> None:
         """Refuse levels and companions that make no sense for what the knob drives.
@@ -49,6 +53,11 @@ class Knob:
             raise InputError(f"{key}.levels", list(self.levels), "whole numbers from 1")
         if self.drives == "cores" and self.stage is None:
             raise InputError(f"{key}.stage", None, "the name of a stage")
+        if self.drives == "sizes" and (
+            not self.sizes or not set(self.sizes) <= set(PARALLEL_SIZES)
+        ):
+            allowed = f"some of {', '.join(PARALLEL_SIZES)}"
+            raise InputError(f"{key}.sizes", self.sizes, allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +107,7 @@ class SearchConfig:
     deployment: DeploymentChoice
     search: SpaceConfig
     workers: int | None
+    budget: int
     top: int
     draws: int
     tie_tolerance: float
@@ -113,6 +123,7 @@ class SearchConfig:
             knob.check(name)
         rules: tuple[tuple[str, float | None, float], ...] = (
             ("workers", self.workers, 1),
+            ("budget", self.budget, 1),
             ("top", self.top, 1),
             ("draws", self.draws, 0),
             ("tie_tolerance", self.tie_tolerance, 0),

@@ -12,7 +12,7 @@ from hardware_models.hardware import Hardware
 from twin.deployment import Afd, Deployment, Role, RoleDeployment
 from twin.model_spec import ModelSpec
 from twin.names import layer_chains
-from twin.schedule import CoreLimit, Prefetch, Schedule
+from twin.schedule import CoreLimit, Prefetch, PrefillPlan, Schedule
 from twin.search.config import Knob
 from twin.weights import weight_bytes
 
@@ -63,8 +63,13 @@ class Space:
                 raise InputError(f"{key}.stage", knob.stage, f"a stage of the base: {stages}")
             if knob.role is not None and knob.role not in roles:
                 raise InputError(f"{key}.role", knob.role, f"a role of the base: {roles}")
-            if knob.drives in ("ratio", "micro_batches") and not self.base.deployment.is_afd:
-                raise InputError(f"{key}.drives", knob.drives, "a knob of a colocated schedule")
+            self._check_drives(f"{key}.drives", knob.drives)
+
+    def _check_drives(self, key: str, drives: str) -> None:
+        is_afd, is_prefill = self.base.deployment.is_afd, self.base.workload.is_prefill
+        fits = {"ratio": is_afd, "micro_batches": is_afd or is_prefill, "chunk": is_prefill}
+        if not fits.get(drives, True):
+            raise InputError(key, drives, "a knob of a colocated decode schedule")
 
     def schedule(self, index: int) -> Schedule:
         """The candidate at ``index``; its rules are not checked yet.
@@ -83,8 +88,11 @@ class Space:
         if knob.drives == "ratio":
             return with_ratio(schedule, int(level))
         if knob.drives == "micro_batches":
-            afd = replace(schedule.deployment.afd or Afd(), micro_batches=int(level))
-            return replace(schedule, deployment=replace(schedule.deployment, afd=afd))
+            return with_micro_batches(schedule, int(level))
+        if knob.drives == "chunk":
+            return replace(schedule, moe=replace(schedule.moe, chunk_tokens=int(level)))
+        if knob.drives == "sizes":
+            return with_sizes(schedule, dict.fromkeys(knob.sizes or (), int(level)))
         if knob.drives == "cores":
             return with_core_split(schedule, str(knob.stage), int(level), self.hardware)
         return self._with_prefetch(schedule, knob, level)
@@ -179,6 +187,22 @@ def with_ratio(schedule: Schedule, ratio: int, total: int | None = None) -> Sche
         for p in schedule.prefetch
     )
     return replace(schedule, deployment=replace(deployment, roles=roles), prefetch=prefetch)
+
+
+def with_micro_batches(schedule: Schedule, parts: int) -> Schedule:
+    """The schedule with so many micro-batches, between the roles of AFD or in a prefill step."""
+    if schedule.workload.is_prefill:
+        return replace(schedule, prefill=PrefillPlan(micro_batches=parts))
+    afd = replace(schedule.deployment.afd or Afd(), micro_batches=parts)
+    return replace(schedule, deployment=replace(schedule.deployment, afd=afd))
+
+
+def with_sizes(schedule: Schedule, sizes: Mapping[str, int]) -> Schedule:
+    """The schedule with other parallel sizes of the role that holds attention."""
+    deployment = schedule.deployment
+    roles = dict(deployment.roles)
+    roles[deployment.attention_role] = replace(deployment.attention, **sizes)
+    return replace(schedule, deployment=replace(deployment, roles=roles))
 
 
 def with_core_split(
