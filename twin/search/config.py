@@ -107,7 +107,6 @@ class SearchConfig:
     deployment: DeploymentChoice
     search: SpaceConfig
     workers: int | None
-    budget: int
     top: int
     draws: int
     tie_tolerance: float
@@ -123,7 +122,6 @@ class SearchConfig:
             knob.check(name)
         rules: tuple[tuple[str, float | None, float], ...] = (
             ("workers", self.workers, 1),
-            ("budget", self.budget, 1),
             ("top", self.top, 1),
             ("draws", self.draws, 0),
             ("tie_tolerance", self.tie_tolerance, 0),
