@@ -178,5 +178,6 @@ PARTS: tuple[Part, ...] = (
         _show_scopes,
     ),
     _deployment("graph_mode"),
+    Part("prefill", lambda s: s.prefill, lambda s, value: replace(s, prefill=value)),
 )
 """In the order in which differences are made where rules leave a choice."""

@@ -77,7 +77,20 @@ def test_the_plugins_commands_are_written_and_what_they_lack_is_listed(tmp_path:
     listed = {row["field"] for step in found["unsayable"] for row in step["fields"]}
     assert {"deployment.afd.transport", "prefetch", "deployment.roles.dense_tp"} <= listed
     assert (tmp_path / "launch.sh").read_text().count("vllm serve") == 2
-    assert (found["nearest_tpot_ms"] is None) == (found["reason"] is not None)
+    assert found["reason"] is None
+    assert sum(step["cost_ms"] for step in found["unsayable"]) == pytest.approx(
+        found["nearest_tpot_ms"] - found["tpot_ms"]
+    )
+    # What it launches is said whole.
+    back, again = tmp_path / "back", tmp_path / "again"
+    words = [f"file={tmp_path / 'launch.sh'}", "acceptance=1.15", f"output={back}"]
+    assert main(["import", *words]) == 0
+    schedule = back / "schedule.yaml"
+    assert load_schedule(str(schedule)) == load_schedule(str(tmp_path / "nearest.yaml"))
+    words = [f"schedule={schedule}", "target=afd_plugin", f"output={again}"]
+    assert main(["export", *words]) == 0
+    assert result(again)["exact"]
+    assert (again / "launch.sh").read_text() == (tmp_path / "launch.sh").read_text()
 
 
 def test_a_kept_file_comes_back_byte_for_byte_in_its_keys(tmp_path: Path) -> None:

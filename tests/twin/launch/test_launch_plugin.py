@@ -286,8 +286,30 @@ def test_roles_that_contradict_each_other_are_refused(
 
 
 def test_rules_of_the_schedule_name_the_flag() -> None:
-    # 40 FFN ranks do not divide 512 experts.
-    text = config(num_attention_ranks=40, num_ffn_ranks=40)
-    with pytest.raises(InputError) as caught:
-        import_plugin(text, "launch", BESIDE, "--max-num-seqs 4")
-    assert caught.value.source == "launch"
+    # 40 FFN ranks do not divide 512 experts; a die has 48 vector cores.
+    cores = {"attn_core_num": 8, "ffn_core_num": 60}
+    for text, field in (
+        (config(num_attention_ranks=40, num_ffn_ranks=40), "afd.num_ffn_ranks"),
+        (config(connector_extra_config=cores), "afd.connector_extra_config.ffn_core_num"),
+    ):
+        with pytest.raises(InputError) as caught:
+            import_plugin(text, "launch", BESIDE, "--max-num-seqs 4")
+        assert (caught.value.source, caught.value.field) == ("launch", field)
+
+
+def test_what_a_schedule_has_no_field_for_or_nobody_said_is_named() -> None:
+    flags = (
+        "--max-num-seqs 5 --compilation-config "
+        """'{"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [4, 8]}' """
+        "--enable-dbo --dbo-decode-token-threshold 32"
+    )
+    text = config(connector_extra_config={"quant_mode": 1})
+    found = import_plugin(text, "launch", BESIDE, flags)
+    notes = " ".join(found.not_modelled)
+    for word in ("quant_mode", "5 tokens are padded to 8", "--enable-dbo"):
+        assert word in notes
+    assert found.assumed["acceptance"] == 0.0
+    assert "cudagraph_mode" not in found.assumed
+    bare = import_plugin(config(), "launch", BESIDE, "--max-num-seqs 4")
+    assert bare.assumed["cudagraph_mode"] == "FULL_DECODE_ONLY"
+    assert not bare.not_modelled
