@@ -49,7 +49,9 @@ def write_timing(folder: Path, wall_s: float, rates: Mapping[str, float]) -> Pat
     return write_json(folder / "timing.json", {"wall_s": wall_s, **rates})
 
 
-def write_json(path: Path, data: Mapping[str, object], *, indent: int | None = 1) -> Path:
+def write_json(
+    path: Path, data: Mapping[str, object] | Sequence[object], *, indent: int | None = 1
+) -> Path:
     """Write JSON in the keys' order; floats keep all their digits.
 
     Raises:

@@ -18,6 +18,7 @@ from twin.entry import entry_of
 from twin.evaluate import Evaluation, evaluate, with_interval
 from twin.model_spec import ModelSpec
 from twin.models import load_model
+from twin.report.ascend import check_export, write_ascend
 from twin.report.html import write_simulation_report
 from twin.report.table import clipped_text, console, entries_table, kinds_table
 from twin.report.trace import write_trace
@@ -39,6 +40,7 @@ class SimulateConfig:
     unfinished_prefetch: UnfinishedPrefetch
     draws: int
     seed: int
+    export: str | None
 
     def check(self) -> None:
         """Refuse numbers out of range, before anything is simulated.
@@ -49,6 +51,8 @@ class SimulateConfig:
         for key, value in (("draws", self.draws), ("seed", self.seed)):
             if value < 0:
                 raise InputError(key, value, "a whole number from 0")
+        if self.export is not None:
+            check_export(self.export)
 
 
 def main(config: SimulateConfig, folder: Path) -> None:
@@ -101,6 +105,9 @@ def main(config: SimulateConfig, folder: Path) -> None:
     simulate(graph, options, counters)
     write_trace(folder / "trace.json", graph, timeline, counters)
     write_simulation_report(folder / "report.html", entry, result)
+    if config.export is not None:
+        about: dict[str, object] = {"schedule": entry["schedule"], "hardware": hardware.name}
+        write_ascend(Path(config.export), graph, timeline, about)
     write_timing(folder, time.perf_counter() - began, {})
     out = console()
     out.print(entries_table(f"{schedule.model} on {hardware.name}: {config.schedule}", [entry]))
@@ -108,6 +115,8 @@ def main(config: SimulateConfig, folder: Path) -> None:
     if clipped:
         out.print(clipped_text(graph.clipped))
     out.print(f"result.json, trace.json, report.html in {folder}")
+    if config.export is not None:
+        out.print(f"profile of {len(graph.dies)} simulated dies in {config.export}")
 
 
 def _evaluated(

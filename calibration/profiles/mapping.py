@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from calibration.kernel import kind_of
 from calibration.profiles.kernels import Kernel
@@ -40,6 +40,7 @@ from hardware_models.ops import (
     Sample,
 )
 from hardware_models.ops.collective import HcclKind
+from hardware_models.ops.matmul import Epilogue
 from hardware_models.ops.tiling import DType
 
 _DTYPES: dict[str, DType] = {
@@ -50,6 +51,9 @@ _HCCL: dict[str, HcclKind] = {
     "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
     "alltoallv": "all_to_all", "alltoallvc": "all_to_all", "allreduce": "all_reduce",
 }  # fmt: skip
+_EPILOGUES: dict[str, Epilogue] = {"INT32": "int32", "FLOAT16": "fixpipe"}
+"""What follows an int8 product without per-token scales, by the type of its output."""
+
 _LARGEST_TOPK = 32
 
 
@@ -182,7 +186,11 @@ def _matmul(kernel: Kernel, context: Context) -> OpSpec:
 
 def _quant_matmul(kernel: Kernel, context: Context) -> OpSpec:
     _present(kernel)
-    return quant_matmul([tensor.shape for tensor in kernel.inputs])
+    spec = quant_matmul([tensor.shape for tensor in kernel.inputs])
+    out = kernel.outputs[0].dtype.removeprefix("DT_") if kernel.outputs else ""
+    if spec.epilogue == "static" and out in _EPILOGUES:
+        return replace(spec, epilogue=_EPILOGUES[out])
+    return spec
 
 
 def _batch_matmul(kernel: Kernel, context: Context) -> OpSpec:
@@ -196,8 +204,7 @@ def _batch_matmul(kernel: Kernel, context: Context) -> OpSpec:
         batch = w.elements // (k * n)
         if rows * k == x.elements and batch * k * n == w.elements and rows % batch == 0:
             return BatchMatMul(batch, rows // batch, k, n, _dtype(x), "w")
-    spec = batch_matmul(x.shape, w.shape)
-    return BatchMatMul(spec.batch, spec.m, spec.k, spec.n, _dtype(x), "w")
+    return replace(batch_matmul(x.shape, w.shape), dtype=_dtype(x))
 
 
 def _grouped_matmul(kernel: Kernel, context: Context) -> OpSpec:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from calibration.profiles.communication import CollectiveRecord, read_communication
 from calibration.profiles.folder import RankFiles, find_ranks
+from calibration.profiles.json_values import load_json
 from calibration.profiles.kernels import Kernel, KernelFile, read_kernels
 from calibration.profiles.once import CountedKernels, count_once
 from calibration.profiles.skipped import SkippedRows, Skips
@@ -19,6 +20,7 @@ from calibration.profiles.summaries import (
     read_statistic,
     read_step_trace,
 )
+from hardware_models.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class RankProfile:
 
     ``kernels`` are all rows of its kernel table, in file order, their starts from
     ``origin_us`` (a time of day).  Tables that the profiler did not write are empty.
-    ``skipped`` says which rows could not be used: every sum is over the others.
+    ``simulated_names`` is None for a measured profile; of one that the twin wrote it gives the
+    twin's names of collectives by their rows'.  ``skipped`` says which rows could not be used:
+    every sum is over the others.
     """
 
     files: RankFiles
@@ -37,6 +41,7 @@ class RankProfile:
     step_traces: tuple[StepTrace, ...]
     collectives: tuple[CollectiveRecord, ...]
     l2_hit_rates: Mapping[str, float]
+    simulated_names: Mapping[str, str] | None
     skipped: tuple[SkippedRows, ...]
 
     @property
@@ -87,6 +92,7 @@ def read_rank(files: RankFiles) -> RankProfile:
     traces = files.file("step_trace_time.csv")
     communication = files.file("communication.json")
     cache = files.file("l2_cache.csv")
+    mark = files.file("simulated.json")
     return RankProfile(
         files=files,
         origin_us=table.origin_us,
@@ -95,8 +101,17 @@ def read_rank(files: RankFiles) -> RankProfile:
         step_traces=read_step_trace(traces, skips) if traces else (),
         collectives=read_communication(communication, skips) if communication else (),
         l2_hit_rates=read_l2_cache(cache, skips) if cache else {},
+        simulated_names=_simulated_names(mark) if mark else None,
         skipped=skips.rows(),
     )
+
+
+def _simulated_names(path: Path) -> dict[str, str]:
+    data = load_json(path)
+    names = data.get("collectives") if isinstance(data, dict) else None
+    if not isinstance(names, dict):
+        raise InputError("collectives", names, "an object of names", f"{path}:1")
+    return {str(name): str(op) for name, op in names.items()}
 
 
 def _joined(tables: list[KernelFile]) -> KernelFile:
