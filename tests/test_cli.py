@@ -17,7 +17,16 @@ from calibration.compare import CompareConfig
 from hardware_models.errors import InfeasibleError, InputError, MachineError
 from twin.cli import FAULT, READER_LEFT, run
 
-COMMANDS = ["search", "simulate", "launch_export", "launch_import", "compare", "fit", "run"]
+COMMANDS = [
+    "search",
+    "simulate",
+    "launch_export",
+    "launch_import",
+    "compare",
+    "fit",
+    "run",
+    "doctor",
+]
 
 
 def command(

@@ -49,7 +49,7 @@ def test_the_wheel_holds_data_and_no_tests(wheel: Path) -> None:
     assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name]
 
 
-@pytest.mark.parametrize("module", [*COMMANDS, "runtime_npu.run"])
+@pytest.mark.parametrize("module", [*COMMANDS, "runtime_npu.run", "runtime_npu.doctor"])
 def test_help_works_from_anywhere_and_lists_the_keys(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", module, "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -1,0 +1,110 @@
+"""`python -m runtime_npu.doctor`: what this machine lacks for a run on NPUs.
+
+Exit code 0: nothing is missing.  Exit code 4: something is; every fault comes with its fix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from hardware_models.errors import MachineError
+from hardware_models.hardware import load_hardware
+from runtime_npu.machine.devices import (
+    Probed,
+    ask,
+    check_cores,
+    check_devices,
+    check_memory,
+    check_ops,
+)
+from runtime_npu.machine.environment import check_buffer, check_expansion_mode, check_ranks
+from runtime_npu.machine.finding import Finding
+from runtime_npu.machine.software import check_cann, check_driver, check_torch_pair
+from runtime_npu.npu_ops import NEEDED_OPS
+from twin.cli import run as run_command
+from twin.memory import memory_ledger
+from twin.models import load_model
+from twin.results import write_result, write_timing
+from twin.schedule_io import load_schedule
+
+COMMAND = "runtime_npu.doctor"
+PROBE = (sys.executable, "-m", "runtime_npu.machine.probe", *NEEDED_OPS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    """What the doctor takes; see ``--help``."""
+
+    schedule: str
+    seed: int = 0
+
+
+def examine(
+    options: DoctorOptions, environment: Mapping[str, str], root: Path, probe: Sequence[str]
+) -> tuple[Finding, ...]:
+    """All findings, for the machine whose file system begins at ``root``.
+
+    Raises:
+        InputError: the schedule cannot be read.
+    """
+    schedule = load_schedule(options.schedule)
+    model = load_model(schedule.model)
+    hardware = load_hardware(schedule.deployment.hardware)
+    needed = max(ledger.total_bytes for ledger in memory_ledger(schedule, model, hardware).values())
+    pair = check_torch_pair()
+    probed = ask(probe) if pair.status == "ok" else Probed(fault="torch_npu is not there to ask")
+    return (
+        check_driver(root),
+        check_cann(root, environment),
+        pair,
+        check_devices(probed),
+        check_cores(probed, hardware),
+        check_memory(probed, needed),
+        check_ops(probed, len(NEEDED_OPS)),
+        check_buffer(schedule, model, hardware, environment),
+        check_expansion_mode(environment),
+        check_ranks(schedule.deployment, len(probed.devices) or None, environment),
+    )
+
+
+def main(options: DoctorOptions, folder: Path) -> None:
+    """Examine this machine, print the findings and write the result files.
+
+    Raises:
+        MachineError: there is no NPU, or something else is missing.
+    """
+    start = time.perf_counter()
+    findings = examine(options, os.environ, Path("/"), PROBE)
+    print_findings(findings)
+    payload = {"findings": [dataclasses.asdict(finding) for finding in findings]}
+    write_result(folder, COMMAND, options.seed, payload)
+    write_timing(folder, time.perf_counter() - start, {})
+    print(f"wrote {folder}/result.json and timing.json")
+    faults = [finding.check for finding in findings if finding.status == "fault"]
+    if "devices" in faults:
+        raise MachineError("this machine has no NPU that torch_npu can use; see the table above")
+    if faults:
+        raise MachineError(f"to fix before a run: {', '.join(faults)}; see the table above")
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """A table, a row a check."""
+    table = Table("check", "status", title="Doctor")
+    for column in ("found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        table.add_row(finding.check, finding.status, finding.found, finding.fix)
+    Console(soft_wrap=True, highlight=False, markup=False).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("doctor", DoctorOptions, main))
