@@ -43,7 +43,7 @@ def write_search_report(
     best: Evaluation,
     points: Sequence[tuple[Mapping[str, float], float]],
 ) -> Path:
-    """The page of a search: ``points`` are all evaluated (knob levels, latency in us).
+    """The page of a search: ``points`` are what is drawn: (knob levels, latency in us).
 
     Raises:
         InputError: the file cannot be written.
@@ -51,8 +51,13 @@ def write_search_report(
     baselines = [b for b in payload["baselines"] if "infeasible" not in b]
     latency = best.schedule.workload.latency_name
     facts = [
-        f"{payload['candidates']} candidates, {payload['feasible']} feasible, all simulated: "
-        "the best is optimal in the model, over this space.",
+        f"{payload['candidates']} candidates, {payload['feasible']} feasible: "
+        f"{payload['evaluated']} simulated, {payload['pruned']} pruned by a lower bound. "
+        + (
+            "The best is optimal in the model, over this space."
+            if payload["proven_optimal"]
+            else f"{payload['open']} are open; the best is within {payload['gap']:.1%} of optimal."
+        ),
         f"{payload['tie_count']} schedules lie within {payload['tie_tolerance']:.1%} of the best "
         f"{latency}. Knob levels among them: {knobs_text(payload['tie_ranges'])}.",
         *(f"Infeasible: {n} x {reason}." for reason, n in payload["infeasible"].items()),

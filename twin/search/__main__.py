@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hardware_models.errors import InfeasibleError, InputError
 from twin.cli import run
@@ -21,17 +23,18 @@ from twin.report.trace import write_trace
 from twin.results import write_result, write_text, write_timing
 from twin.schedule import Schedule
 from twin.schedule_io import dump_schedule
-from twin.search.answer import Answer, answer, nearest_rejection
+from twin.search.answer import Answer, answer
 from twin.search.base import base_schedule, check_fixed
 from twin.search.baselines import baseline_schedules, prefill_baselines
 from twin.search.config import Kind, SearchConfig
 from twin.search.confirm import Confirmation, confirm
 from twin.search.feasible import rejection
-from twin.search.pool import available_cpus
+from twin.search.pool import Workers, available_cpus
 from twin.search.space import Space, with_dies
-from twin.search.sweep import Point, sweep
+from twin.search.sweep import Explorer, Sweep, sweep
 
 Entry = dict[str, object]
+PACKAGES = ("numba",)
 
 
 def main(config: SearchConfig, folder: Path) -> None:
@@ -44,54 +47,58 @@ def main(config: SearchConfig, folder: Path) -> None:
     check_fixed(base, model, hardware)
     space = Space(base, model, hardware, config.search.knobs, config.deployment.dies or ())
     space.check()
-    workers = config.workers or available_cpus()
+    count = config.workers or available_cpus()
     out = console()
     out.print(
         f"{config.scenario}: {space.size} candidates of {model.name} on {hardware.name}: "
         + knobs_text(space.levels)
     )
-    points = sweep(space, workers, folder)
-    swept_s = time.perf_counter() - began
-    found = answer(space, points, config.tie_tolerance)
-    counts = _counts(space, found)
-    if not found.feasible:
-        write_result(folder, "twin.search", config.seed, counts)
-        raise InfeasibleError(_why_nothing(found, points))
-    payload, best = _confirmed(config, space, found, folder, workers)
+    with Workers(count) as workers:
+        swept = sweep(Explorer(space, config.tie_tolerance), workers, folder, config.budget)
+        swept_s = time.perf_counter() - began
+        found = answer(space, swept.points, config.tie_tolerance)
+        counts = _counts(space, swept, found)
+        if not found.ties:
+            write_result(folder, "twin.search", config.seed, counts, PACKAGES)
+            raise InfeasibleError(_why_nothing(space, swept))
+        payload, best = _confirmed(config, space, found, folder, workers)
     payload = {**counts, **payload}
-    write_result(folder, "twin.search", config.seed, payload)
+    write_result(folder, "twin.search", config.seed, payload, PACKAGES)
     wall_s = time.perf_counter() - began
-    write_timing(folder, wall_s, {"evaluations_per_s": found.feasible / swept_s})
+    write_timing(folder, wall_s, {"evaluations_per_s": swept.simulated / swept_s})
     _write_best(folder, best)
-    tried = [(space.choice(p.index), p.latency_us) for p in points if p.latency_us is not None]
-    write_search_report(folder / "report.html", payload, best, tried)
-    _print(payload, found, folder, wall_s)
+    tried = {point.index: point.latency_us for point in [*swept.points, *swept.best_by_level]}
+    shown = [(space.choice(index), us) for index, us in sorted(tried.items())]
+    write_search_report(folder / "report.html", payload, best, shown)
+    _print(payload, found, folder, wall_s, swept_s)
 
 
-def _counts(space: Space, found: Answer) -> dict[str, object]:
+def _counts(space: Space, swept: Sweep, found: Answer) -> dict[str, object]:
+    best_us = min((point.latency_us for point in swept.points), default=math.inf)
+    gap = max(0.0, 1 - swept.open_bound_us / best_us) if swept.open and found.ties else 0.0
     return {
         "space": {name: list(levels) for name, levels in space.levels.items()},
         "candidates": space.size,
-        "feasible": found.feasible,
-        "evaluated": found.feasible,
-        "pruned": 0,
-        "proven_optimal": found.feasible > 0,
-        "gap": 0.0,
-        "infeasible": found.infeasible,
+        "feasible": swept.feasible,
+        "evaluated": swept.simulated,
+        "pruned": swept.pruned,
+        "open": swept.open,
+        "proven_optimal": bool(found.ties) and gap == 0.0,
+        "gap": gap,
+        "infeasible": dict(sorted(swept.infeasible.items(), key=lambda item: (-item[1], item[0]))),
     }
 
 
-def _why_nothing(found: Answer, points: Sequence[Point]) -> str:
-    reason, count = next(iter(found.infeasible.items()))
-    nearest = nearest_rejection(points)
+def _why_nothing(space: Space, swept: Sweep) -> str:
+    reason, count = min(swept.infeasible.items(), key=lambda item: (-item[1], item[0]))
     return (
-        f"nothing feasible among {len(points)} candidates; {count} fail on {reason}; "
-        f"the nearest misses by: {nearest.detail if nearest else reason}"
+        f"nothing feasible among {space.size} candidates; {count} fail on {reason}; "
+        f"the nearest misses by: {swept.nearest.detail if swept.nearest else reason}"
     )
 
 
 def _confirmed(
-    config: SearchConfig, space: Space, found: Answer, folder: Path, workers: int
+    config: SearchConfig, space: Space, found: Answer, folder: Path, workers: Workers
 ) -> tuple[dict[str, object], Evaluation]:
     """The answer's entries, their schedules written, and the evaluation of the best."""
     listed = list(dict.fromkeys([*found.ties[: config.top], *found.pareto[: config.top]]))
@@ -164,23 +171,20 @@ def _write_best(folder: Path, best: Evaluation) -> None:
     write_trace(folder / "trace.json", best.graph, timeline, counters)
 
 
-def _print(payload: dict[str, object], found: Answer, folder: Path, wall_s: float) -> None:
+def _print(
+    payload: Mapping[str, Any], found: Answer, folder: Path, wall_s: float, swept_s: float
+) -> None:
     out = console()
     ties, baselines = payload["tie_set"], payload["baselines"]
-    assert isinstance(ties, list)
-    assert isinstance(baselines, list)
-    title = (
-        f"{payload['evaluated']} of {payload['candidates']} candidates feasible and simulated; "
-        "optimal means optimal in the model"
-    )
+    out.print(_proof(payload, swept_s))
+    title = f"{payload['feasible']} of {payload['candidates']} candidates feasible"
     out.print(entries_table(title, [*ties, *(b for b in baselines if "infeasible" not in b)]))
-    for reason, count in found.infeasible.items():
+    for reason, count in payload["infeasible"].items():
         out.print(f"infeasible: {count} x {reason}")
     for baseline in baselines:
         if "infeasible" in baseline:
             out.print(f"baseline {baseline['name']}: {baseline['infeasible']}")
     best = payload["best"]
-    assert isinstance(best, dict)
     latency, best_ms = latency_of(best)
     for baseline in baselines:
         if "infeasible" not in baseline and latency_of(baseline)[1] < best_ms:
@@ -190,6 +194,20 @@ def _print(payload: dict[str, object], found: Answer, folder: Path, wall_s: floa
     out.print(f"{len(found.ties)} schedule(s) tie within {tolerance:.1%} of the best {latency}:")
     out.print(f"  {knobs_text(found.tie_ranges)}")
     out.print(f"{wall_s:.0f} s; schedule.yaml, result.json, trace.json, report.html in {folder}")
+
+
+def _proof(payload: Mapping[str, Any], swept_s: float) -> str:
+    simulated, feasible = payload["evaluated"], payload["feasible"]
+    factor = feasible / max(simulated, 1)
+    text = (
+        f"{simulated} simulated, {payload['pruned']} pruned by a lower bound "
+        f"(factor {factor:.1f}), {feasible / swept_s:.0f} candidates/s: "
+    )
+    if payload["proven_optimal"]:
+        return text + "the best is proven optimal (in the model, over this space)"
+    return text + (
+        f"{payload['open']} left open by budget: the best is within {payload['gap']:.1%} of optimal"
+    )
 
 
 if __name__ == "__main__":

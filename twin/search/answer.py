@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twin.search.feasible import Rejection
 from twin.search.space import Space
 from twin.search.sweep import Point
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a complete sweep says.
+    """What a sweep says.
 
     ``ties`` are the indices within the tolerance of the best, best first; ``tie_ranges``
     the levels of every knob that occur among them; ``pareto`` the indices that no other
     beats in both latency and throughput per die, by rising latency.
     """
 
-    feasible: int
-    infeasible: dict[str, int]
     ties: tuple[int, ...]
     tie_ranges: dict[str, list[float]]
     pareto: tuple[int, ...]
@@ -29,34 +25,10 @@ class Answer:
 
 def answer(space: Space, points: Sequence[Point], tie_tolerance: float) -> Answer:
     """Rank the points; ties in latency are broken by index, so that the answer repeats."""
-    ranked = sorted(
-        (
-            (point.latency_us, point.index, point)
-            for point in points
-            if point.latency_us is not None
-        ),
-        key=lambda item: item[:2],
-    )
-    limit = ranked[0][0] * (1 + tie_tolerance) if ranked else 0.0
-    ties = tuple(index for latency_us, index, _ in ranked if latency_us <= limit)
-    return Answer(
-        feasible=len(ranked),
-        infeasible=dict(_reasons(points)),
-        ties=ties,
-        tie_ranges=_ranges(space, ties),
-        pareto=_pareto([point for _, _, point in ranked]),
-    )
-
-
-def _reasons(points: Sequence[Point]) -> list[tuple[str, int]]:
-    counts = Counter(point.rejection.reason for point in points if point.rejection)
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
-def nearest_rejection(points: Sequence[Point]) -> Rejection | None:
-    """The rejected candidate that misses by the least, sized constraints first."""
-    out = [point.rejection for point in points if point.rejection]
-    return min(out, key=lambda rejection: (rejection.excess, rejection.detail), default=None)
+    ranked = sorted(points, key=lambda point: (point.latency_us, point.index))
+    limit = ranked[0].latency_us * (1 + tie_tolerance) if ranked else 0.0
+    ties = tuple(point.index for point in ranked if point.latency_us <= limit)
+    return Answer(ties=ties, tie_ranges=_ranges(space, ties), pareto=_pareto(ranked))
 
 
 def _ranges(space: Space, indices: Sequence[int]) -> dict[str, list[float]]:

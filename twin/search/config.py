@@ -107,6 +107,7 @@ class SearchConfig:
     deployment: DeploymentChoice
     search: SpaceConfig
     workers: int | None
+    budget: int
     top: int
     draws: int
     tie_tolerance: float
@@ -122,6 +123,7 @@ class SearchConfig:
             knob.check(name)
         rules: tuple[tuple[str, float | None, float], ...] = (
             ("workers", self.workers, 1),
+            ("budget", self.budget, 1),
             ("top", self.top, 1),
             ("draws", self.draws, 0),
             ("tie_tolerance", self.tie_tolerance, 0),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -13,7 +12,7 @@ from hardware_models.hardware import Hardware
 from twin.evaluate import Evaluation, evaluate, with_interval
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
-from twin.search.pool import ordered_map
+from twin.search.pool import Workers
 from twin.uncertainty import draw_hardware, latency_spread
 
 
@@ -36,9 +35,8 @@ class Confirmation:
 
 
 def confirm(
-    confirmation: Confirmation, schedules: Sequence[Schedule], workers: int
+    confirmation: Confirmation, schedules: Sequence[Schedule], workers: Workers
 ) -> list[Evaluation]:
     """Evaluations in the order of ``schedules``, the same for any number of workers."""
-    with closing(ordered_map(confirmation.of, schedules, workers)) as results:
-        shown = track(results, "confirming", len(schedules), console=Console(stderr=True))
-        return list(shown)
+    results = workers.map(confirmation.of, schedules)
+    return list(track(results, "confirming", len(schedules), console=Console(stderr=True)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
 
@@ -20,34 +20,44 @@ def available_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def ordered_map(
-    work: Callable[[Item], Result], items: Sequence[Item], workers: int
-) -> Generator[Result, None, None]:
-    """``work`` of every item, in order; with one worker in this process.
+class Workers:
+    """Processes that live as long as the ``with`` block; with one worker, this process.
 
-    Close the generator when leaving it early: what has not ended is then dropped.
-
-    Raises:
-        BrokenProcessPool: a worker was killed (a hang would say nothing).
+    Leaving the block early drops what has not ended.
     """
-    if workers == 1 or len(items) < 2:
-        yield from map(work, items)
-        return
-    # Spawned processes import only what they need, on every platform alike.
-    pool = ProcessPoolExecutor(
-        min(workers, len(items)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_leave_interrupts,
-    )
-    try:
-        yield from pool.map(work, items)
-    except BaseException:
-        # Items under way would otherwise run to their end: seconds after a Ctrl-C.
-        for process in multiprocessing.active_children():
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:
+            # Items under way would otherwise run to their end: seconds after a Ctrl-C.
+            for process in multiprocessing.active_children():
+                process.terminate()
+        self._pool.shutdown(cancel_futures=True)
+
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """``work`` of every item, in the order of the items.
+
+        Raises:
+            BrokenProcessPool: a worker was killed (a hang would say nothing).
+        """
+        if self.count == 1 or len(items) < 2:
+            return map(work, items)
+        if self._pool is None:
+            # Spawned processes import only what they need, on every platform alike.
+            self._pool = ProcessPoolExecutor(
+                self.count,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_leave_interrupts,
+            )
+        return self._pool.map(work, items)
 
 
 def _leave_interrupts() -> None:

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from hardware_models.hardware import load_hardware
 from twin.models import load_model
 from twin.schedule_io import load_schedule
-from twin.search.answer import answer, nearest_rejection
+from twin.search.answer import answer
 from twin.search.config import Knob
 from twin.search.feasible import Rejection
 from twin.search.space import Space
-from twin.search.sweep import Point
+from twin.search.structure import Infeasible
+from twin.search.sweep import Point, Sweep
 
 LEVELS = tuple(range(1, 31))
 SPACE = Space(
@@ -32,7 +33,7 @@ POSITIVE = st.floats(1.0, 1e4)
 def test_ties_are_exactly_those_within_the_tolerance(
     values: list[tuple[float, float]], tolerance: float
 ) -> None:
-    points = [Point(i, tpot, rate, None) for i, (tpot, rate) in enumerate(values)]
+    points = [Point(i, tpot, rate) for i, (tpot, rate) in enumerate(values)]
     found = answer(SPACE, points, tolerance)
     best = min(tpot for tpot, _ in values)
     assert set(found.ties) == {
@@ -44,7 +45,7 @@ def test_ties_are_exactly_those_within_the_tolerance(
 
 @given(values=st.lists(st.tuples(POSITIVE, POSITIVE), min_size=1, max_size=30))
 def test_no_point_beats_the_front_in_both(values: list[tuple[float, float]]) -> None:
-    points = [Point(i, tpot, rate, None) for i, (tpot, rate) in enumerate(values)]
+    points = [Point(i, tpot, rate) for i, (tpot, rate) in enumerate(values)]
     front = answer(SPACE, points, 0.0).pareto
     for tpot, rate in values:
         assert any(values[i][0] <= tpot and values[i][1] >= rate * (1 - 1e-8) for i in front)
@@ -56,8 +57,11 @@ def test_rejections_are_counted_by_reason_and_the_nearest_is_found() -> None:
     far = Rejection("memory", "9 GiB too much", 0.14)
     near = Rejection("memory", "1 GiB too much", 0.02)
     rule = Rejection("ep", "ep 3", 1.0)
-    points = [Point(i, None, 0.0, r) for i, r in enumerate([far, near, rule])]
-    found = answer(SPACE, points, 0.0)
-    assert found.infeasible == {"memory": 2, "ep": 1}
-    assert found.feasible == 0
-    assert nearest_rejection(points) == near
+    swept = Sweep()
+    swept.reject(Infeasible({"memory": 2}, far))
+    swept.reject(Infeasible({"memory": 1}, near))
+    swept.reject(Infeasible({"ep": 1}, rule))
+    swept.reject(Infeasible({}, None))
+    assert swept.infeasible == {"memory": 3, "ep": 1}
+    assert swept.nearest == near
+    assert answer(SPACE, swept.points, 0.0).ties == ()

@@ -88,14 +88,6 @@ def test_baselines_serve_the_same_batch_on_the_same_dies(ran: Path) -> None:
         assert schedule.deployment.total_dies == best.deployment.total_dies
 
 
-def test_the_best_equals_brute_force_over_the_saved_points(ran: Path) -> None:
-    found = result(ran)
-    points = [json.loads(line) for line in (ran / "points.jsonl").read_text().splitlines()]
-    feasible = [p["latency_us"] for p in points if p["latency_us"] is not None]
-    assert len(points) == found["candidates"]
-    assert found["best"]["tpot_ms"] == pytest.approx(min(feasible) / 1e3, rel=1e-9)
-
-
 def test_the_saved_schedule_alone_gives_the_same_numbers(ran: Path) -> None:
     found = result(ran)
     schedule = load_schedule(str(ran / "schedule.yaml"))

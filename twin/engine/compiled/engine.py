@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hardware_models.errors import DeadlockError
+from twin.engine.compiled.bound import StepBound
 from twin.engine.compiled.flat import FlatGraph, RowTable, flatten, no_graph
 from twin.engine.compiled.kernel import run
 from twin.engine.compiled.layout import (
@@ -62,7 +63,9 @@ def warm_up() -> float:
     ten seconds once per machine), or before worker processes would each compile for themselves.
     """
     began = time.perf_counter()
-    Step(no_graph()).run()
+    flat = no_graph()
+    Step(flat).run()
+    StepBound(flat, ()).us(())
     return time.perf_counter() - began
 
 

@@ -201,6 +201,7 @@ class Grid:
 
     def __init__(self, plan: Plan, knobs: Mapping[str, Sequence[Point]]) -> None:
         self._plan = plan
+        self.sizes = tuple(len(points) for points in knobs.values())
         self._tables: list[tuple[Ints, Ints]] = []
         owner: dict[int, str] = {}
         for name, points in knobs.items():
