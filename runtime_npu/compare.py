@@ -27,14 +27,16 @@ class Issued:
     waits: tuple[str, ...]
 
 
-def differences(records: Sequence[OpRecord], graph: StepGraph) -> list[str]:
+def differences(records: Sequence[OpRecord], graph: StepGraph, die: int = 0) -> list[str]:
     """Where the order, limits, scopes, prefetches or waits of a decode step differ.
+
+    ``die`` is the one of the graph that stands for the rank that issued the records.
 
     Per stream, the first op out of order is reported and ends the stream's comparison;
     before it, every field that differs.  Empty: they agree.
     """
     issued = _by_stream((record.stream, _of_record(record, graph.hardware)) for record in records)
-    expected = _of_graph(graph)
+    expected = _of_graph(graph, die)
     found: list[str] = []
     for stream in sorted(issued.keys() | expected.keys()):
         found += _stream_differences(stream, issued.get(stream, []), expected.get(stream, []))
@@ -70,8 +72,11 @@ def _of_record(record: OpRecord, hardware: Hardware) -> Issued:
     )
 
 
-def _of_graph(graph: StepGraph) -> dict[str, list[Issued]]:
-    """The ops of die 0 (a colocated die stands for all) by stream, in issue order."""
+def _of_graph(graph: StepGraph, die: int) -> dict[str, list[Issued]]:
+    """The ops of a die by stream, in issue order.
+
+    A dependency on another die's op is the transfer itself, not a wait of a stream.
+    """
     ops = graph.ops
     return _by_stream(
         (
@@ -82,11 +87,17 @@ def _of_graph(graph: StepGraph) -> dict[str, list[Issued]]:
                 aiv=op.limit.aiv if op.limit else graph.hardware.count("aiv_count"),
                 scope=op.scope,
                 prefetch_bytes=int(op.spec.bytes) if isinstance(op.spec, PrefetchWeight) else 0,
-                waits=tuple(sorted(ops[d].name for d in op.deps if ops[d].stream != op.stream)),
+                waits=tuple(
+                    sorted(
+                        ops[d].name
+                        for d in op.deps
+                        if ops[d].die == die and ops[d].stream != op.stream
+                    )
+                ),
             ),
         )
         for op in ops
-        if op.die == 0
+        if op.die == die
     )
 
 

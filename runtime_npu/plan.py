@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hardware_models.errors import InputError
+from twin.deployment import Role
 from twin.names import STREAMS, main_ops, outside_ops
 from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
 
@@ -40,17 +41,13 @@ PLAIN = LayerPlan((MainStage(Lane("main", CoreLimit(), None), None),))
 """One stream, all cores, no scope, no prefetch: how prefill runs."""
 
 
-def layer_plan(schedule: Schedule) -> LayerPlan:
-    """The plan of a colocated schedule's decode layers."""
+def layer_plan(schedule: Schedule, role: Role = "colocated") -> LayerPlan:
+    """The plan of a role's decode layers."""
+    own = [stage for stage in schedule.stages if stage.role == role]
     return LayerPlan(
-        stages=tuple(
-            MainStage(_lane(schedule, stage, "main"), stage.ends_after) for stage in schedule.stages
-        ),
-        moe=next(
-            (_lane(schedule, stage, "moe") for stage in schedule.stages if "moe" in stage.streams),
-            None,
-        ),
-        prefetches=schedule.prefetches_of("colocated"),
+        stages=tuple(MainStage(_lane(schedule, stage, "main"), stage.ends_after) for stage in own),
+        moe=next((_lane(schedule, stage, "moe") for stage in own if "moe" in stage.streams), None),
+        prefetches=schedule.prefetches_of(role),
     )
 
 
@@ -77,29 +74,31 @@ def check_supported(schedule: Schedule, source: str) -> None:
     _each(refuse, "workload.phase", workload.phase, ("decode",))
     _each(refuse, "workload.next_n", workload.next_n, (0,))
     _each(refuse, "deployment.quantisation", deployment.quantisation, ("fp32", "bf16"))
-    if set(deployment.roles) != {"colocated"}:
-        refuse("deployment.roles", sorted(deployment.roles), "colocated alone")
-    if deployment.afd is not None:
-        refuse("deployment.afd", deployment.afd, "none")
-    role = deployment.roles["colocated"]
-    for size in role.__dataclass_fields__:
-        _each(refuse, f"deployment.roles.colocated.{size}", getattr(role, size), (1,))
     _each(refuse, "moe.redundant_experts", schedule.moe.redundant_experts, (0,))
-    for stage in schedule.stages:
-        unknown = sorted(set(stage.streams) - set(STREAMS["colocated"]))
-        if unknown or "main" not in stage.streams:
-            refuse(f"stages.{stage.name}.streams", sorted(stage.streams), "main, or main and moe")
-        _each(refuse, f"stages.{stage.name}.join", stage.join, (None, "add"))
-    ends = [stage.ends_after for stage in schedule.stages]
-    known = main_ops(deployment, "colocated")
-    if ends[-1] is not None or any(end not in known for end in ends[:-1]):
-        refuse("stages.ends_after", ends, "an op of the main stream on all stages but the last")
     outside = ("embed", *outside_ops(deployment, workload.next_n))
     for prefetch in schedule.prefetch:
         if prefetch.after in outside and prefetch.weight != "lm_head":
             refuse("prefetch.weight", prefetch.weight, f"lm_head after {prefetch.after}")
-    if sum("moe" in stage.streams for stage in schedule.stages) > 1:
-        refuse("stages", [stage.name for stage in schedule.stages], "one stage with a moe stream")
+    for role in deployment.roles:
+        _check_stages(refuse, schedule, role)
+
+
+def _check_stages(
+    refuse: Callable[[str, object, str], None], schedule: Schedule, role: Role
+) -> None:
+    own = [stage for stage in schedule.stages if stage.role == role]
+    for stage in own:
+        unknown = sorted(set(stage.streams) - set(STREAMS[role]))
+        if unknown or "main" not in stage.streams:
+            allowed = f"main, or main and {STREAMS[role][1]}"
+            refuse(f"stages.{stage.name}.streams", sorted(stage.streams), allowed)
+        _each(refuse, f"stages.{stage.name}.join", stage.join, (None, "add"))
+    ends = [stage.ends_after for stage in own]
+    known = main_ops(schedule.deployment, role)
+    if not own or ends[-1] is not None or any(end not in known for end in ends[:-1]):
+        refuse("stages.ends_after", ends, "an op of the main stream on all stages but the last")
+    if sum("moe" in stage.streams for stage in own) > 1:
+        refuse("stages", [stage.name for stage in own], "one stage with a moe stream")
 
 
 def _each(

@@ -58,6 +58,8 @@ def main(options: RunOptions, folder: Path) -> None:
     from runtime_npu.summary import payload, print_summary, rates  # noqa: PLC0415
 
     result = execute(options, folder / "checkpoint")
+    if result is None:
+        return
     print_summary(result)
     write_result(folder, COMMAND, options.seed, payload(result), packages=PACKAGES)
     write_timing(folder, time.perf_counter() - start, rates(result))

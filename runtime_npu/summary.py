@@ -10,27 +10,41 @@ from rich.console import Console
 from rich.table import Table
 
 from runtime_npu.execute import RunResult
+from runtime_npu.rank import Report
 from runtime_npu.record import OpRecord
 
 
 def payload(result: RunResult) -> dict[str, object]:
-    """The keys of result.json; ``ops`` is the record of one decode step (all are alike)."""
-    steps = result.generation.steps
+    """The keys of result.json.
+
+    ``ops`` is the record of one decode step on rank 0 (all steps are alike), ``ffn_ops`` that
+    on the first FFN rank.
+    """
+    first, ffn = result.reports[0], _ffn_report(result)
     return {
         "prompt_ids": [list(tokens) for tokens in result.prompts.ids],
-        "token_ids": [list(tokens) for tokens in result.generation.token_ids],
+        "token_ids": [list(tokens) for tokens in first.token_ids],
         "texts": None if result.texts is None else list(result.texts),
         "acceptance": 0.0,
-        "ranks": 1,
-        "ops": [dataclasses.asdict(record) for record in (steps[0] if steps else ())],
+        "ranks": len(result.reports),
+        "ops": [dataclasses.asdict(record) for record in first.ops],
+        "ffn_ops": [dataclasses.asdict(record) for record in (ffn.ops if ffn else ())],
         "differences": list(result.differences),
     }
 
 
+def _ffn_report(result: RunResult) -> Report | None:
+    return next((report for report in result.reports if report.place.role == "ffn"), None)
+
+
 def rates(result: RunResult) -> dict[str, float]:
-    """The times of timing.json in ms: ``step_ms`` is the median, ``tpot_ms`` the mean step."""
-    times = {"ttft_ms": result.generation.prefill_s * 1e3}
-    steps = np.array(result.generation.step_s) * 1e3
+    """The times of timing.json in ms: ``step_ms`` is the median, ``tpot_ms`` the mean step.
+
+    They are rank 0's: every rank waits for all at the end of a step.
+    """
+    first = result.reports[0]
+    times = {"ttft_ms": first.prefill_s * 1e3}
+    steps = np.array(first.step_s) * 1e3
     if len(steps):
         p50, p99 = np.percentile(steps, (50, 99))
         times |= {"tpot_ms": float(steps.mean()), "step_ms": float(p50), "step_ms_p99": float(p99)}
@@ -41,30 +55,32 @@ def print_summary(result: RunResult) -> None:
     """Tokens, times, and the order of ops as issued: layer 0 and what lies outside layers."""
     console = Console(soft_wrap=True, highlight=False)
     tokens = Table("prompt", "tokens in", "new token ids", title="Generated")
-    for index, new in enumerate(result.generation.token_ids):
+    for index, new in enumerate(result.reports[0].token_ids):
         tokens.add_row(str(index), str(len(result.prompts.ids[index])), " ".join(map(str, new)))
     console.print(tokens)
     for index, text in enumerate(result.texts or ()):
         console.print(f"prompt {index}: {text!r}", markup=False)
     console.print("  ".join(f"{name} {ms:.2f}" for name, ms in rates(result).items()))
-    planned = result.schedule.workload.global_batch
+    planned = result.job.schedule.workload.global_batch
     if planned != len(result.prompts.ids):
         console.print(f"{len(result.prompts.ids)} prompts; the schedule was made for {planned}")
-    if not result.generation.steps:
+    if not result.reports[0].ops:
         console.print("no decode step ran: there is no order of ops to compare")
         return
-    console.print(_order(result.generation.steps[0]))
+    ffn = _ffn_report(result)
+    for report in (result.reports[0], *([ffn] if ffn else [])):
+        console.print(_order(report))
     for difference in result.differences:
         console.print(f"differs: {difference}", markup=False)
     if not result.differences:
-        console.print("issued as in the step graph: no differences")
+        ranks = "" if len(result.reports) == 1 else f" on all {len(result.reports)} ranks"
+        console.print(f"issued as in the step graph{ranks}: no differences")
 
 
-def _order(records: Sequence[OpRecord]) -> Table:
-    table = Table(
-        "stream", "cores", "scope", "ops in issue order", title="A decode step (layer 0, outside)"
-    )
-    for (stream, cores, scope), ops in _runs(records).items():
+def _order(report: Report) -> Table:
+    title = f"A decode step on {report.place.role} {report.place.number} (layer 0, outside)"
+    table = Table("stream", "cores", "scope", "ops in issue order", title=title)
+    for (stream, cores, scope), ops in _runs(report.ops).items():
         table.add_row(stream, cores, scope, ", ".join(ops))
     return table
 

@@ -27,9 +27,13 @@ _UNUSED_SIZES = {
 
 
 def shipped_schedules() -> list[str]:
-    """Names of the schedules that the package ships."""
-    folder = resources.files("scenarios") / "schedules"
-    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+    """Names of the schedules that the package ships; those for CPUs begin with ``cpu/``."""
+    return sorted(
+        f"{prefix}{item.name[:-5]}"
+        for prefix in ("", "cpu/")
+        for item in (resources.files("scenarios") / "schedules" / prefix).iterdir()
+        if item.name.endswith(".yaml")
+    )
 
 
 def load_schedule(path_or_name: str) -> Schedule:

@@ -15,8 +15,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
+import torch.distributed as dist
+
 from hardware_models.errors import TwinError
-from runtime_npu.parallel.communicator import PeerLostError
+from runtime_npu.parallel.communicator import PeerLostError, exchanging
 from runtime_npu.parallel.rendezvous import Meeting, host_store, met
 
 Job = TypeVar("Job")
@@ -73,6 +75,28 @@ def run_ranks(task: Task[Job, Result], job: Job, ranks: int) -> list[Result]:
         return _results(pipes, processes)
     finally:
         _end(processes)
+
+
+def run_as_rank(task: Task[Job, Result], job: Job | None, meeting: Meeting) -> list[Result]:
+    """Be one of the ranks in this process: rank 0 brings the job and gets all results.
+
+    The other ranks pass no job and get an empty list.
+
+    Raises:
+        TwinError: what the task raises.
+        PeerLostError: another rank has ended.
+    """
+    with met(meeting):
+        shared: list[Job | None] = [job]
+        results: list[Result | None] | None = None if meeting.rank else [None] * meeting.ranks
+        with exchanging("handing out the job"):
+            dist.broadcast_object_list(shared, src=0)
+        told = shared[0]
+        assert told is not None
+        result = task(told, meeting.rank)
+        with exchanging("collecting results"):
+            dist.gather_object(result, results, dst=0)
+        return [found for found in results or [] if found is not None]
 
 
 @contextmanager

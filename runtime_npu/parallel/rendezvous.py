@@ -11,7 +11,6 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from hardware_models.errors import InputError
 from runtime_npu.parallel.communicator import exchanging
 
 HOST = "127.0.0.1"
@@ -31,18 +30,11 @@ class Meeting:
     port: int | None
 
 
-def torchrun_meeting(ranks: int) -> Meeting | None:
-    """The meeting that torchrun's environment describes; ``None`` outside torchrun.
-
-    Raises:
-        InputError: torchrun started another number of ranks than the deployment's ``ranks``.
-    """
+def torchrun_meeting() -> Meeting | None:
+    """The meeting that torchrun's environment describes; ``None`` outside torchrun."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
-    started = int(os.environ["WORLD_SIZE"])
-    if started != ranks:
-        raise InputError("torchrun ranks", started, f"{ranks}, the dies of the deployment")
-    return Meeting(int(os.environ["RANK"]), ranks, None)
+    return Meeting(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), None)
 
 
 def host_store() -> TCPStore:

@@ -13,7 +13,7 @@ import tokenizers
 from oracle import SPECS, oracle, oracle_run, prompts_of
 from schedules import TWO_STREAMS
 
-import runtime_npu.execute as execute_module
+import runtime_npu.rank as rank_module
 from hardware_models.errors import InputError
 from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.options import RunOptions
@@ -22,7 +22,6 @@ from runtime_npu.random_checkpoint import make_checkpoint
 from runtime_npu.record import Event
 from runtime_npu.run import main
 from twin.cli import run as run_command
-from twin.deployment import Afd, RoleDeployment
 from twin.models import load_model
 from twin.schedule import CoreLimit, MoePlan, Prefetch, Schedule, Stage
 from twin.schedule_io import save_schedule
@@ -219,32 +218,10 @@ def _with(schedule: Schedule, **changes: object) -> Schedule:
     return schedule
 
 
-def _roles(**sizes: int) -> dict[str, RoleDeployment]:
-    return {"colocated": RoleDeployment(**{"dies": 1, **sizes})}
-
-
-AFD_ROLES = {"attention": RoleDeployment(dies=1), "ffn": RoleDeployment(dies=1)}
 UNSUPPORTED = {
     "workload.phase": _with(TWO_STREAMS, workload__phase="prefill"),
     "workload.next_n": _with(TWO_STREAMS, workload__next_n=1),
     "deployment.quantisation": _with(TWO_STREAMS, deployment__quantisation="w8a8"),
-    "deployment.roles": _with(TWO_STREAMS, deployment__roles=AFD_ROLES),
-    "deployment.afd": _with(TWO_STREAMS, deployment__afd=Afd()),
-    **{
-        f"deployment.roles.colocated.{size}": _with(
-            TWO_STREAMS, deployment__roles=_roles(**{size: 2})
-        )
-        for size in (
-            "dies",
-            "attention_tp",
-            "o_proj_tp",
-            "dense_tp",
-            "ep",
-            "kvp",
-            "lm_head_tp",
-            "embed_tp",
-        )
-    },
     "moe.redundant_experts": _with(TWO_STREAMS, moe=MoePlan(redundant_experts=1)),
     "prefetch.weight": _with(
         TWO_STREAMS, prefetch=(Prefetch(weight="moe.w2", after="final_norm", bytes=1),)
@@ -287,7 +264,7 @@ def test_differences_fail_the_command(
         def wait(self, event: Event) -> None:
             pass
 
-    monkeypatch.setattr(execute_module, "ReferenceBackend", MissesTheJoin)
+    monkeypatch.setattr(rank_module, "ReferenceBackend", MissesTheJoin)
     assert command("max_new_tokens=3", f"output={tmp_path}") == 1
     assert "layer.0.add: waits" in capsys.readouterr().err
     assert any("layer.1.add: waits" in line for line in result(tmp_path)["differences"])
@@ -305,7 +282,7 @@ def test_an_op_issued_in_one_step_only_is_a_difference(
                 return Event(name, "main")
             return super().launch(name, kind)
 
-    monkeypatch.setattr(execute_module, "ReferenceBackend", ForgetsLater)
+    monkeypatch.setattr(rank_module, "ReferenceBackend", ForgetsLater)
     assert command("max_new_tokens=4", f"output={tmp_path}") == 1
     assert result(tmp_path)["differences"] == ["step 1: issued other ops than the first step"]
 

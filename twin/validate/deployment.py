@@ -115,21 +115,34 @@ def _check_attention(deployment: Deployment, model: ModelSpec) -> None:
             role.o_proj_tp,
             f"kvp ({role.kvp}) where that is above 1",
         )
-        require(role.kvp <= MOST_PARTS, f"{field}.kvp", role.kvp, f"at most {MOST_PARTS} parts")
         require(
             role.kvp % role.dense_tp == 0,
             f"{field}.dense_tp",
             role.dense_tp,
             f"a divisor of kvp ({role.kvp}): a dense group is dies that hold the same rows",
         )
-        low, high = MERGE_WIDTH_RANGE
-        width = model.v_head_dim
-        require(
-            low <= width <= high and width % MERGE_WIDTH_STEP == 0,
-            "model.v_head_dim",
-            width,
-            f"{low} to {high} in steps of {MERGE_WIDTH_STEP} where kvp is above 1",
-        )
+        if _uses_fused_ops(deployment):
+            _check_merge(field, role, model)
+
+
+def _uses_fused_ops(deployment: Deployment) -> bool:
+    """Whether the limits of the NPU's fused ops bind: these ops have no fp32.
+
+    fp32 is for CPUs, where plain code computes the same model at any size.
+    """
+    return deployment.quantisation != "fp32"
+
+
+def _check_merge(field: str, role: RoleDeployment, model: ModelSpec) -> None:
+    require(role.kvp <= MOST_PARTS, f"{field}.kvp", role.kvp, f"at most {MOST_PARTS} parts")
+    low, high = MERGE_WIDTH_RANGE
+    width = model.v_head_dim
+    require(
+        low <= width <= high and width % MERGE_WIDTH_STEP == 0,
+        "model.v_head_dim",
+        width,
+        f"{low} to {high} in steps of {MERGE_WIDTH_STEP} where kvp is above 1",
+    )
 
 
 def _check_transport(deployment: Deployment) -> None:
@@ -219,7 +232,8 @@ def _check_experts(schedule: Schedule, model: ModelSpec) -> None:
 def _check_dispatch(schedule: Schedule, model: ModelSpec) -> None:
     """Limits of the fused exchange; a single die exchanges nothing, prefill routes twice."""
     deployment = schedule.deployment
-    if deployment.total_dies == 1 or schedule.workload.is_prefill:
+    alone = deployment.total_dies == 1
+    if alone or schedule.workload.is_prefill or not _uses_fused_ops(deployment):
         return
     ep, low, high = deployment.moe.ep, *EP_RANGE
     field = f"deployment.roles.{deployment.moe_role}.ep"

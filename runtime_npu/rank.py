@@ -1,0 +1,139 @@
+"""What one rank does: its part of the model, its side of the generation, its record checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from hardware_models.errors import MachineError
+from hardware_models.hardware import load_hardware
+from runtime_npu.backends.reference import ReferenceBackend
+from runtime_npu.checkpoint import Checkpoint, load_weights
+from runtime_npu.compare import differences
+from runtime_npu.generate import Decoder, Tokens, generate, rank_blocks
+from runtime_npu.model.ffn import FfnDie
+from runtime_npu.model.longcat import LongcatFlash
+from runtime_npu.parallel.groups import Place
+from runtime_npu.parallel.world import World
+from runtime_npu.plan import layer_plan
+from runtime_npu.record import OpRecord
+from runtime_npu.source import WeightSource
+from twin.graph.build import build_step_graph
+from twin.graph.step_graph import StepGraph
+from twin.schedule import Schedule
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all ranks are told: checked, so that only the weights can still be at fault."""
+
+    schedule: Schedule
+    source: WeightSource
+    prompts: tuple[Tokens, ...]
+    max_new_tokens: int
+    cache_tokens: int | None
+
+    @property
+    def lengths(self) -> list[int]:
+        """The most tokens that each sequence reaches."""
+        return [len(prompt) + self.max_new_tokens for prompt in self.prompts]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a rank gives back.
+
+    ``token_ids`` and the wall times are those of :class:`runtime_npu.generate.Generation`;
+    ``ops`` is the record of a decode step, ``differences`` is empty where that and the step
+    graph agree.
+    """
+
+    place: Place
+    token_ids: tuple[Tokens, ...]
+    prefill_s: float
+    step_s: tuple[float, ...]
+    ops: tuple[OpRecord, ...]
+    differences: tuple[str, ...]
+
+
+def run_rank(job: Job, rank: int) -> Report:
+    """Prefill all prompts, decode them greedily, compare what was issued with the step graph.
+
+    Raises:
+        InputError: the checkpoint is not that of the model.
+        MachineError: a cache larger than memory.
+    """
+    world = World(job.schedule.deployment, rank)
+    if world.size > 1:
+        # Ranks share this machine's cores.
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // world.size))
+    model = build_model(job.schedule, job.source, world)
+    lengths = job.lengths
+    blocks = rank_blocks(world.deployment, rank, lengths, job.cache_tokens)
+    try:
+        decoder = Decoder(model, lengths, blocks, world)
+    except RuntimeError as error:  # the allocator's answer to a cache that memory cannot hold
+        asked = f"{blocks} cache blocks"
+        raise MachineError(f"{asked} do not fit in this machine's memory ({error})") from None
+    generation = generate(decoder, job.prompts, job.max_new_tokens, job.source.end_tokens)
+    hardware = load_hardware(job.schedule.deployment.hardware)
+    graph = build_step_graph(job.schedule, job.source.spec, hardware)
+    return Report(
+        place=world.place,
+        token_ids=generation.token_ids,
+        prefill_s=generation.prefill_s,
+        step_s=generation.step_s,
+        ops=generation.steps[0] if generation.steps else (),
+        differences=tuple(step_differences(generation.steps, graph, world)),
+    )
+
+
+def build_model(schedule: Schedule, source: WeightSource, world: World) -> LongcatFlash | FfnDie:
+    """The rank's part of the schedule's model on the reference backend, its weights loaded.
+
+    Raises:
+        InputError: the checkpoint is not that of the model.
+    """
+    dtype = DTYPES[schedule.deployment.quantisation]
+    kind = FfnDie if world.place.role == "ffn" else LongcatFlash
+    model = kind(
+        source.spec,
+        ReferenceBackend(),
+        layer_plan(schedule, world.place.role),
+        world,
+        dtype=dtype,
+        chunk_tokens=schedule.moe.chunk_tokens,
+    )
+    with Checkpoint(source.folder, source.spec, source.dtype) as checkpoint:
+        load_weights(model, checkpoint, dtype)
+    return model
+
+
+def step_differences(
+    steps: tuple[tuple[OpRecord, ...], ...], graph: StepGraph, world: World
+) -> list[str]:
+    """Differences of the first decode step to the graph, and of later steps to the first."""
+    if not steps:
+        return []
+    found = [
+        *differences(steps[0], graph, simulated_die(world)),
+        *(
+            f"step {number}: issued other ops than the first step"
+            for number, step in enumerate(steps)
+            if step != steps[0]
+        ),
+    ]
+    name = "" if world.size == 1 else f"{world.place.role} {world.place.number}: "
+    return [name + line for line in found]
+
+
+def simulated_die(world: World) -> int:
+    """The die of the step graph that stands for this rank: see ``build_step_graph``."""
+    ratio = world.deployment.attention_ratio
+    if world.place.role == "ffn":
+        return ratio
+    return world.place.number % ratio if world.deployment.is_afd else 0

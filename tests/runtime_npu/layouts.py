@@ -1,0 +1,247 @@
+"""Deployments to try, and what a rank does in the tests of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from oracle import spec
+
+from hardware_models.hardware import load_hardware
+from runtime_npu.backends.reference import ReferenceBackend
+from runtime_npu.checkpoint import Checkpoint, load_weights
+from runtime_npu.generate import Decoder, rank_blocks
+from runtime_npu.model.ffn import FfnDie
+from runtime_npu.model.longcat import LongcatFlash, StepOutput
+from runtime_npu.parallel.rendezvous import Meeting, met
+from runtime_npu.parallel.world import World
+from runtime_npu.plan import layer_plan
+from runtime_npu.rank import step_differences
+from runtime_npu.record import OpRecord
+from runtime_npu.weights import Contents
+from twin.deployment import Afd, Deployment, RoleDeployment
+from twin.graph.build import build_step_graph
+from twin.model_spec import ModelSpec
+from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
+from twin.validate import validate_schedule
+from twin.workload import Workload
+
+HARDWARE = load_hardware("a3-752t")
+BLOCK_TOKENS = 4
+
+SIZES: dict[str, object] = {
+    "num_attention_heads": 4,
+    "v_head_dim": 16,
+    "ffn_hidden_size": 80,
+    "n_routed_experts": 12,
+    "zero_expert_num": 4,
+    "vocab_size": 96,
+}
+SPECS = {
+    s.name: s
+    for s in (
+        spec("split", **SIZES),
+        spec(
+            "split_many_experts",
+            **{
+                **SIZES,
+                "n_routed_experts": 24,
+                "zero_expert_num": 12,
+                "moe_topk": 12,
+                "num_layers": 3,
+                "hidden_size": 64,
+                "vocab_size": 1024,
+            },
+        ),
+        spec(
+            "split_small_vocabulary",
+            **{
+                **SIZES,
+                "num_attention_heads": 8,
+                "zero_expert_num": 0,
+                "moe_topk": 2,
+                "num_layers": 1,
+                "vocab_size": 12,
+            },
+        ),
+    )
+}
+
+
+def colocated(dies: int, **sizes: int) -> Deployment:
+    return _deployment({"colocated": RoleDeployment(dies=dies, ep=dies, **sizes)})
+
+
+def afd(attention: int, ffn: int, micro_batches: int = 1, **sizes: int) -> Deployment:
+    roles = {
+        "attention": RoleDeployment(dies=attention, **sizes),
+        "ffn": RoleDeployment(dies=ffn, ep=ffn),
+    }
+    return _deployment(roles, Afd(micro_batches=micro_batches))
+
+
+def _deployment(roles: dict[str, RoleDeployment], afd: Afd | None = None) -> Deployment:
+    return Deployment(
+        hardware="a3-752t",
+        quantisation="fp32",
+        graph_mode="ge_graph",
+        roles=roles,  # type: ignore[arg-type]
+        afd=afd,
+    )
+
+
+LAYOUTS = {
+    "one die": colocated(1),
+    "dp2": colocated(2),
+    "ep4": colocated(4),
+    "attention_tp2": colocated(2, attention_tp=2, o_proj_tp=2),
+    "attention_tp4": colocated(4, attention_tp=4, o_proj_tp=4),
+    "o_proj_tp2": colocated(2, o_proj_tp=2),
+    "o_proj_tp4": colocated(4, o_proj_tp=4),
+    "dense_tp2": colocated(2, dense_tp=2),
+    "dense_tp4": colocated(4, dense_tp=4),
+    "lm_head_tp2": colocated(2, lm_head_tp=2),
+    "embed_tp2": colocated(2, embed_tp=2),
+    "vocabulary_tp4": colocated(4, lm_head_tp=4, embed_tp=4),
+    "kvp2": colocated(2, kvp=2, o_proj_tp=2),
+    "kvp4": colocated(4, kvp=4, o_proj_tp=4),
+    "kvp2 of 4, dense_tp2, vocabulary": colocated(
+        4, kvp=2, o_proj_tp=2, dense_tp=2, lm_head_tp=4, embed_tp=4
+    ),
+    "kvp4, dense_tp2": colocated(4, kvp=4, o_proj_tp=4, dense_tp=2, lm_head_tp=2, embed_tp=2),
+    "recipe": colocated(4, o_proj_tp=4, dense_tp=4, lm_head_tp=4),
+    "recipe halves": colocated(4, o_proj_tp=2, dense_tp=4, lm_head_tp=2, embed_tp=4),
+    "attention_tp2 of 4, all": colocated(
+        4, attention_tp=2, o_proj_tp=2, dense_tp=4, lm_head_tp=4, embed_tp=2
+    ),
+    "afd 1:1": afd(1, 1),
+    "afd 1:1, 3 micro-batches": afd(1, 1, 3),
+    "afd 2:1": afd(2, 1),
+    "afd 2:1, 2 micro-batches": afd(2, 1, 2),
+    "afd 2:2, 2 micro-batches, recipe": afd(2, 2, 2, o_proj_tp=2, dense_tp=2, lm_head_tp=2),
+    "afd 2:1, attention_tp2": afd(2, 1, 1, attention_tp=2, o_proj_tp=2, dense_tp=2, embed_tp=2),
+    "afd 2:2, kvp2": afd(2, 2, 2, kvp=2, o_proj_tp=2, dense_tp=2),
+    "afd 3:1": afd(3, 1),
+    "afd 3:1, 2 micro-batches": afd(3, 1, 2),
+}
+
+
+def schedule_of(deployment: Deployment, sequences: int) -> Schedule:
+    """Stages, limits, scopes and prefetches for a deployment: something of everything."""
+    workload = Workload(
+        phase="decode", global_batch=max(sequences, 3 * deployment.attention.dies), kv_tokens=8
+    )
+    late = [
+        Prefetch(weight="dense.0.gate_up", after="attention.0.o_proj", bytes=10**6),
+        Prefetch(weight="next.attention.0.q_a", after="dense.1.down", bytes=3000),
+        Prefetch(weight="lm_head", after="add", bytes=4000),
+    ]
+    if deployment.is_afd:
+        both = {"main": CoreLimit(), "link": CoreLimit()}
+        return Schedule(
+            format=1,
+            model="test",
+            workload=workload,
+            deployment=deployment,
+            stages=(
+                Stage(name="attention", role="attention", streams=both, join="add"),
+                Stage(name="ffn", role="ffn", streams=both),
+            ),
+            prefetch=(
+                *late,
+                Prefetch(role="ffn", weight="moe.w2", after="afd.recv", bytes=10**6),
+                Prefetch(role="ffn", weight="next.moe.w13", after="afd.send", bytes=700),
+            ),
+            super_kernel=("attention.main", "ffn.main"),
+        )
+    return Schedule(
+        format=1,
+        model="test",
+        workload=workload,
+        deployment=deployment,
+        stages=(
+            Stage(name="first", ends_after="attention.0.post_norm", streams={"main": CoreLimit()}),
+            Stage(
+                name="second",
+                streams={"main": CoreLimit(aic=16, aiv=32), "moe": CoreLimit(aic=8, aiv=16)},
+                join="add",
+            ),
+        ),
+        prefetch=(Prefetch(weight="moe.router", after="attention.0.o_proj", bytes=500), *late),
+        super_kernel=("first", "second.main"),
+    )
+
+
+@dataclass(frozen=True)
+class LayoutJob:
+    """Greedy decoding of ``prompts`` with the checkpoint in ``folder``."""
+
+    deployment: Deployment
+    spec: ModelSpec
+    folder: Path
+    prompts: tuple[tuple[int, ...], ...]
+    steps: int
+    backend: type[ReferenceBackend] = ReferenceBackend
+
+
+@dataclass(frozen=True)
+class LayoutReport:
+    """Tokens of all sequences [steps][sequences]; logits of those whose last rows are here
+    [steps, vocabulary]; what differs from the step graph; what a rank keeps in memory.
+    """
+
+    tokens: list[list[int]]
+    logits: dict[int, torch.Tensor]
+    differences: list[str]
+
+
+def run_layout(job: LayoutJob, port: int | None, rank: int) -> LayoutReport:
+    """One rank of a job; ``port`` is where its ranks meet (``None``: it is alone)."""
+    torch.set_num_threads(1)
+    with ExitStack() as stack:
+        if port is not None:
+            stack.enter_context(met(Meeting(rank, job.deployment.total_dies, port)))
+        return _run(job, World(job.deployment, rank))
+
+
+def _run(job: LayoutJob, world: World) -> LayoutReport:
+    schedule = schedule_of(job.deployment, len(job.prompts))
+    validate_schedule(schedule, job.spec, HARDWARE)
+    kind = FfnDie if world.place.role == "ffn" else LongcatFlash
+    model = kind(job.spec, job.backend(), layer_plan(schedule, world.place.role), world)
+    with Checkpoint(job.folder, job.spec, None, Contents()) as checkpoint:
+        load_weights(model, checkpoint, torch.float32)
+    lengths = [len(prompt) + job.steps for prompt in job.prompts]
+    blocks = rank_blocks(job.deployment, world.rank, lengths, None, BLOCK_TOKENS)
+    decoder = Decoder(model, lengths, blocks, world, block_tokens=BLOCK_TOKENS)
+    outputs = [decoder.prefill(job.prompts)]
+    decoder.recorder.take()
+    records: list[tuple[OpRecord, ...]] = []
+    for _ in range(job.steps - 1):
+        outputs.append(decoder.step(outputs[-1].tokens.tolist()))
+        records.append(decoder.recorder.take())
+    graph = build_step_graph(schedule, job.spec, HARDWARE)
+    return LayoutReport(
+        tokens=[output.tokens.tolist() for output in outputs],
+        logits=_logits(decoder, job, world, outputs),
+        differences=step_differences(tuple(records), graph, world),
+    )
+
+
+def _logits(
+    decoder: Decoder, job: LayoutJob, world: World, outputs: Sequence[StepOutput]
+) -> dict[tuple[int, int], torch.Tensor]:
+    found: dict[tuple[int, int], torch.Tensor] = {}
+    if world.place.role == "ffn":
+        return found
+    for step, output in enumerate(outputs):
+        counts = [len(prompt) if step == 0 else 1 for prompt in job.prompts]
+        parts = decoder.layout.parts("decode" if step else "prefill", counts)
+        rows = decoder.layout.rows_on(world.place.number, parts)
+        own = [row[0] for row in rows if row is not None and row[1] + 1 == counts[row[0]]]
+        for index, sequence in enumerate(own):
+            found[sequence, step] = output.logits[index]
+    return found

@@ -1,0 +1,116 @@
+"""Every layout over real processes against transformers: logits, tokens, record."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import torch
+from layouts import LAYOUTS, SPECS, LayoutJob, LayoutReport, run_layout
+from oracle import TOLERANCE, error, oracle, oracle_run, prompts_of, write
+
+from runtime_npu.parallel.rendezvous import host_store
+
+Runner = Callable[[LayoutJob], list[LayoutReport]]
+Expected = tuple[list[list[int]], list[torch.Tensor]]
+LENGTHS = (5, 1, 17, 8, 3, 2, 30)
+"""More sequences than groups, no whole number of them for each: padding everywhere."""
+QUICK = ("attention_tp2 of 4, all", "kvp2 of 4, dense_tp2, vocabulary", "afd 2:1, 2 micro-batches")
+MOST_RANKS = 4
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Runner]:
+    """Runs jobs on processes that live as long as the module: starting them is what takes time."""
+    with ProcessPoolExecutor(MOST_RANKS, get_context("spawn")) as pool:
+
+        def run_job(job: LayoutJob) -> list[LayoutReport]:
+            ranks = job.deployment.total_dies
+            store = host_store()
+            port = store.port if ranks > 1 else None
+            waiting = [pool.submit(run_layout, job, port, rank) for rank in range(ranks)]
+            return [future.result() for future in waiting]
+
+        yield run_job
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folders = {
+        name: write(tmp_path_factory.mktemp(name) / "checkpoint", spec, seed=3)
+        for name, spec in SPECS.items()
+    }
+    return folders.__getitem__
+
+
+@pytest.fixture(scope="module")
+def expected(folder_of: Callable[[str], Path]) -> Callable[[str, int], Expected]:
+    """transformers' tokens and logits for the prompts of a model, computed once for most steps."""
+    found: dict[tuple[str, int], Expected] = {}
+
+    def get(name: str, steps: int) -> Expected:
+        if (name, steps) not in found:
+            model = oracle(folder_of(name))
+            runs = [oracle_run(model, p, steps) for p in prompts_of(SPECS[name], LENGTHS)]
+            found[name, steps] = [run[0] for run in runs], [run[2] for run in runs]
+        return found[name, steps]
+
+    return get
+
+
+def job_of(
+    layout: str, name: str, folder: Path, steps: int, sequences: int = len(LENGTHS)
+) -> LayoutJob:
+    prompts = prompts_of(SPECS[name], LENGTHS)[:sequences]
+    return LayoutJob(LAYOUTS[layout], SPECS[name], folder, tuple(tuple(p) for p in prompts), steps)
+
+
+def check(reports: list[LayoutReport], tokens: list[list[int]], logits: list[torch.Tensor]) -> None:
+    steps = len(tokens[0])
+    held = {key for report in reports for key in report.logits}
+    assert held == {(sequence, step) for sequence in range(len(tokens)) for step in range(steps)}
+    for report in reports:
+        assert report.differences == []
+        assert [list(row) for row in zip(*report.tokens, strict=True)] == tokens
+        for (sequence, step), ours in report.logits.items():
+            assert error(ours, logits[sequence][step]) < TOLERANCE
+
+
+@pytest.mark.parametrize("layout", QUICK)
+def test_a_layout_computes_what_transformers_does(
+    layout: str,
+    run: Runner,
+    folder_of: Callable[[str], Path],
+    expected: Callable[[str, int], Expected],
+) -> None:
+    check(run(job_of(layout, "split", folder_of("split"), 8)), *expected("split", 8))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_computes_what_transformers_does(
+    layout: str,
+    name: str,
+    run: Runner,
+    folder_of: Callable[[str], Path],
+    expected: Callable[[str, int], Expected],
+) -> None:
+    check(run(job_of(layout, name, folder_of(name), 64)), *expected(name, 64))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sequences", [1, 2, 3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fewer_sequences_than_dies(
+    layout: str,
+    sequences: int,
+    run: Runner,
+    folder_of: Callable[[str], Path],
+    expected: Callable[[str, int], Expected],
+) -> None:
+    tokens, logits = expected("split", 64)
+    reports = run(job_of(layout, "split", folder_of("split"), 10, sequences))
+    short = [row[:10] for row in tokens[:sequences]]
+    check(reports, short, [rows[:10] for rows in logits[:sequences]])
