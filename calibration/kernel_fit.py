@@ -252,8 +252,10 @@ def _ideal(hardware: Hardware) -> dict[str, float]:
             ("l2", "hbm_per", "link", "sdma")
         ):
             values[name] = 1600.0
-        elif name.endswith(("unaligned_factor", "unaligned_cube_factor")):
+        elif name.endswith("_factor") or name == "unaligned_cube_factor":
             values[name] = 1.0
+        elif name.endswith("_power"):
+            values[name] = 0.0
         elif name.startswith(("hbm_per", "l2")):
             values[name] = 1e6 if "per_ai" in name else parameter.value
         elif parameter.unit.startswith("us") and not name.endswith(("us_per_mb", "per_row")):

@@ -32,7 +32,10 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
         "gqa_fixed_us", "gqa_cube_efficiency", "gqa_tile_us", "gqa_softmax_us_per_kelement",
         "gqa_hbm_gbps",
     ),
-    "transpose": ("transpose_head_us", "transpose_gbps"),
+    "transpose": (
+        "transpose_head_us", "transpose_gbps", "transpose_unaligned_factor",
+        "transpose_wide_factor",
+    ),
     "gating_topk": ("vector_head_us", "gating_row_us"),
     "sample": ("argmax_us_per_melement",),
     "apply_rotary_pos_emb": _row_op("rope", "move"),

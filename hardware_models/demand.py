@@ -36,7 +36,8 @@ class Demand:
     Times are what the *granted* cores need, tile quantisation included.  ``weights`` and
     ``hbm_bytes`` come from HBM, except the part of a weight that lies in L2 when the body
     starts; all of it passes through L2.  ``hbm_cap_gbps`` and ``l2_cap_gbps`` are what the
-    granted cores can pull at most (per-core rate x cores; 0 = no cores pull, no cap).
+    granted cores can pull at most (per-core rate x cores, less what does not overlap with compute;
+    0 = no cores pull, no cap).
     ``sdma_bytes`` and ``link_bytes`` are bytes moved by the SDMA engine and over the die's
     link to its peer.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 from calibration.kernel import KernelRow, kind_of
 from calibration.reading import Line
-from calibration.tables.shapes import Shape, by_row, elements, flat
+from calibration.tables.shapes import Shape, by_row, elements, flat, transposed
 from hardware_models.demand import OpSpec
 from hardware_models.ops import (
     GatingTopK,
@@ -19,7 +19,6 @@ from hardware_models.ops import (
     MlaDecodeAttention,
     MlaProlog,
     QuantMatMul,
-    RowOp,
 )
 from hardware_models.ops.tiling import DType
 from hardware_models.ops.vector import RowKind
@@ -44,7 +43,7 @@ _ROW_OPS: dict[str, RowKind] = {
 _FLAT_OPS: dict[str, RowKind] = {
     "sigmoid": "activation", "gelu": "activation", "silu": "activation", "exp": "exp",
     "maximum": "add", "minimum": "add", "add": "add", "mul": "add", "sub": "add", "div": "add",
-    "transpose": "transpose", "cast": "cast", "masked_fill": "select", "where": "select",
+    "cast": "cast", "masked_fill": "select", "where": "select",
     "concat": "move", "split": "move", "slice": "move", "pad": "move",
 }  # fmt: skip
 
@@ -115,6 +114,8 @@ def _specs(
         return _MODELS[op](shapes, types, attributes)
     if op in _ROW_OPS and attributes.get("dim", -1) in (-1, len(x) - 1):
         return (by_row(_ROW_OPS[op], x, size),)
+    if op == "transpose":
+        return (transposed(x, attributes.get("perm"), size),)
     if op in _FLAT_OPS:
         spec = flat(_FLAT_OPS[op], max(elements(s) for s in shapes if s), size)
         return (spec,) * _launches(note)
@@ -129,12 +130,18 @@ def _composite(
     if op == "swi_glu" and attributes.get("dim", -1) in (-1, len(x) - 1):
         return (by_row("swiglu", x, size),)
     if op == "swi_glu":
-        # Halves along another axis: long runs, dealt over all cores.
-        main: OpSpec = RowOp("swiglu", 48, elements(x) // 48, size)
-        helper = flat("cast", elements(x), size)
+        # Halves along another axis: one half is copied, and long runs are dealt over all cores.
+        main: OpSpec = flat("swiglu", elements(x), size)
+        helper = flat("move", elements(x) // 2, size)
     elif op == "gather":
-        main = flat("gather", elements(shapes[1]), size)
-        helper = flat("transpose", elements(x), size)
+        # Table, indices and result are each transposed so that the last axis is gathered.
+        index = shapes[1]
+        main = flat("gather", elements(index), size)
+        if launches > 3:
+            around = (transposed(x, None, size), transposed(index, None, 4),
+                      transposed(index, None, size))  # fmt: skip
+            return (*around, main)
+        helper = transposed(x, None, size)
     elif op == "apply_rotary_pos_emb":
         main, helper = flat("rope", 2 * elements(x), size), flat("move", elements(shapes[-1]), size)
     else:

@@ -86,6 +86,22 @@ def flat(op: RowKind, count: int, element_bytes: int = 2) -> RowOp:
     return RowOp(op, rows, width, element_bytes)
 
 
+def transposed(shape: Shape, perm: Sequence[int] | None = None, element_bytes: int = 2) -> RowOp:
+    """A transpose of ``shape``; one that keeps the last axis only moves whole rows.
+
+    Rows stay unaligned where the last axis of the input or of the output is.
+    """
+    order = list(perm) if perm is not None else list(range(len(shape)))[::-1]
+    if perm is not None and order[-1] in (-1, len(shape) - 1):
+        return by_row("move", shape, element_bytes)
+    for run in (shape[-1], shape[order[-1]]):
+        if run * element_bytes % 32:
+            # An odd number of runs is as unaligned as one.
+            width = run * (max(1, _CHUNK // run) | 1)
+            return RowOp("transpose", math.ceil(elements(shape) / width), width, element_bytes)
+    return flat("transpose", elements(shape), element_bytes)
+
+
 def by_row(op: RowKind, shape: Shape, element_bytes: int = 2) -> RowOp:
     """Rows of a tensor's last dimension."""
     return RowOp(op, elements(shape[:-1]), shape[-1], element_bytes)

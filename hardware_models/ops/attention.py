@@ -78,7 +78,14 @@ class MlaProlog(OpSpec):
         )
         cube_us = sum(
             plan_cube(
-                hardware, (self.rows,) * copies, k, n, self.dtype, granted.aic, efficiency
+                hardware,
+                (self.rows,) * copies,
+                k,
+                n,
+                self.dtype,
+                granted.aic,
+                efficiency,
+                l2_feeds=False,
             ).cube_us
             for k, n, copies in products
         )

@@ -16,10 +16,11 @@ from hardware_models.ops.tiling import (
     plan_cube,
 )
 
-Epilogue = Literal["fixpipe", "static", "vector"]
+Epilogue = Literal["fixpipe", "static", "vector", "int32"]
 
-# Bytes of an output element: int8 products come out as 16-bit floats.
+# Bytes of an output element: int8 products come out as 16-bit floats unless left as int32.
 _OUTPUT_BYTES = 2
+_INT32_BYTES = 4
 
 # Rows of K or N that are no multiple of this many bytes cannot be copied in whole blocks.
 _BLOCK_BYTES = 32
@@ -75,7 +76,8 @@ class QuantMatMul(OpSpec):
     As :class:`MatMul`, with an ``epilogue``: ``vector`` dequantises on the vector cores
     (per-token scales, or bf16 output) and leaves the last wave of tiles exposed
     (``quant_epilogue_us_per_kelement``; fewer cores do not change it); ``static`` pays
-    ``quant_static_us`` once; ``fixpipe`` (fp16 output) pays nothing.
+    ``quant_static_us`` once; ``fixpipe`` (fp16 output) pays nothing, nor does ``int32``,
+    which leaves the sums to DequantSwigluQuant.
     """
 
     kind: ClassVar[str] = "quant_matmul"
@@ -94,6 +96,7 @@ class QuantMatMul(OpSpec):
         efficiency = hardware["quant_matmul_efficiency"]
         plan = plan_cube(hardware, (self.m,), self.k, self.n, "int8", granted.aic, efficiency)
         slow = _alignment(hardware, 1, self.k, self.n)
+        output_bytes = _INT32_BYTES if self.epilogue == "int32" else _OUTPUT_BYTES
         head_us = hardware["cube_head_us"]
         if self.epilogue == "static":
             head_us += hardware["quant_static_us"]
@@ -108,7 +111,7 @@ class QuantMatMul(OpSpec):
             pulling_cores=plan.effective_cores,
             hbm_gbps=hardware["quant_matmul_hbm_gbps"] / slow,
             weights=(WeightRead(self.weight, float(self.k * self.n)),),
-            hbm_bytes=float(self.m * self.k + self.m * self.n * _OUTPUT_BYTES),
+            hbm_bytes=float(self.m * self.k + self.m * self.n * output_bytes),
         )
 
 
@@ -176,7 +179,9 @@ class GroupedMatMul(OpSpec):
         groups = self.groups or (max(1, round(self.rows / copies)),) * copies
         size = ELEMENT_BYTES[self.dtype]
         efficiency = hardware["grouped_matmul_efficiency"]
-        plan = plan_cube(hardware, groups, self.k, self.n, self.dtype, granted.aic, efficiency)
+        plan = plan_cube(
+            hardware, groups, self.k, self.n, self.dtype, granted.aic, efficiency, l2_feeds=False
+        )
         slow = _alignment(hardware, size, self.k, self.n)
         weight_bytes = self.active_experts * self.k * self.n * size
         return cube_demand(

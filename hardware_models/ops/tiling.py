@@ -61,22 +61,31 @@ def plan_cube(
     dtype: DType,
     cores: int,
     efficiency: float,
+    *,
+    l2_feeds: bool = True,
 ) -> CubePlan:
     """Best of the tile shapes for products of M x K by K x N, one for each M in ``groups``.
 
     The time of a tile shape is waves x tile work, where waves = ceil(tiles / cores); with
     fewer tiles than cores, K is split so that the idle cores help.  M counts in steps of 16
-    rows (one cube fractal).
+    rows (one cube fractal).  A tile takes its MACs, or the time in which a core draws both of
+    its operands out of L2 (``l2_feeds``; without it cores that share an expert's rows are
+    taken to share the reads too: grouped products were no better with it on left-out rows).
     """
     rows = [math.ceil(m / 16) * 16 for m in groups]
+    size = ELEMENT_BYTES[dtype]
     best = CubePlan(math.inf, 1.0)
     for tile_m, tile_n in TILES:
         tiles = sum(math.ceil(m / tile_m) for m in rows) * math.ceil(n / tile_n)
         split = max(1, min(cores // tiles, k // SPLIT_K_MIN)) if tiles < cores else 1
         pieces = tiles * split
         waves = math.ceil(pieces / cores)
-        macs = min(max(rows), tile_m) * min(math.ceil(n / 16) * 16, tile_n) * k / split
-        plan = CubePlan(waves * core_us(hardware, macs, dtype, efficiency), pieces / waves)
+        height, width = min(max(rows), tile_m), min(math.ceil(n / 16) * 16, tile_n)
+        tile_us = core_us(hardware, height * width * k / split, dtype, efficiency)
+        if l2_feeds:
+            operands = (height + width) * k / split * size
+            tile_us = max(tile_us, operands / (hardware["l2_per_aic_gbps"] * 1e3))
+        plan = CubePlan(waves * tile_us, pieces / waves)
         # Ties in compute go to the shape that keeps more cores pulling weights.
         if (plan.cube_us, -plan.effective_cores) < (best.cube_us, -best.effective_cores):
             best = plan
@@ -97,17 +106,23 @@ def cube_demand(
     """A demand whose traffic is pulled by cube cores (per-core HBM and L2 rates).
 
     ``hbm_gbps`` is the most that this kind of kernel draws from HBM with all cores; compute
-    and traffic overlap with the power ``overlap`` (see :func:`exposed_us`).
+    and traffic overlap with the power ``overlap`` (see :func:`exposed_us`).  What does not
+    overlap slows the draw, so that a weight found in L2 shortens it as well.
     """
-    cap_gbps = min(pulling_cores * hardware["hbm_per_aic_gbps"], hbm_gbps)
-    memory_us = (hbm_bytes + sum(read.bytes for read in weights)) / (cap_gbps * 1e3)
+    moved = hbm_bytes + sum(read.bytes for read in weights)
+
+    def drawn_gbps(gbps: float) -> float:
+        parts = (cube_us, moved / (gbps * 1e3))
+        return moved / (1e3 * (max(parts) + exposed_us(parts, overlap)))
+
+    l2_gbps = min(pulling_cores * hardware["l2_per_aic_gbps"], hardware["l2_gbps"])
     return Demand(
-        head_us=head_us + exposed_us((cube_us, memory_us), overlap),
+        head_us=head_us,
         cube_us=cube_us,
         weights=weights,
         hbm_bytes=hbm_bytes,
-        hbm_cap_gbps=cap_gbps,
-        l2_cap_gbps=pulling_cores * hardware["l2_per_aic_gbps"],
+        hbm_cap_gbps=drawn_gbps(min(pulling_cores * hardware["hbm_per_aic_gbps"], hbm_gbps)),
+        l2_cap_gbps=drawn_gbps(l2_gbps),
     )
 
 

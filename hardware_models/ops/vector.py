@@ -41,11 +41,14 @@ class Traffic:
     """Bytes that a row op moves for each input element, and how they overlap with compute.
 
     ``operands`` counts 16-bit-or-wider elements read and written, ``extra_bytes`` int8 ones.
+    With ``short_runs`` the traffic itself is slower for unaligned rows and for elements of more
+    than 4 bytes.
     """
 
     operands: float
     extra_bytes: float = 0.0
     overlap: float = 2.0
+    short_runs: bool = False
 
 
 # Elements of the first input's type read and written for each of its elements.  Norms and
@@ -67,7 +70,7 @@ TRAFFIC: dict[RowKind, Traffic] = {
     "move": Traffic(2),
     "select": Traffic(3),
     "gather": Traffic(2),
-    "transpose": Traffic(2),
+    "transpose": Traffic(2, short_runs=True),
     "re_routing": Traffic(2),
     "finalize_routing": Traffic(2),
     "sort": Traffic(4),
@@ -76,6 +79,7 @@ TRAFFIC: dict[RowKind, Traffic] = {
 }
 
 _BLOCK_BYTES = 32
+_WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,9 @@ class RowOp(OpSpec):
     cost + cost per 1024 elements), bytes / rate).  Head, row cost, element cost, rate and
     the factor of unaligned rows are parameters of each kind (``rms_norm_head_us`` ...).  Rows are
     unaligned where they are no whole number of 32 B blocks.  Activations may lie in L2, so
-    the rate may exceed what HBM gives, and they do not load HBM.
+    the rate may exceed what HBM gives, and they do not load HBM.  A transpose moves short runs:
+    unaligned rows slow its traffic by ``transpose_unaligned_factor``, and elements wider than
+    4 bytes, which it takes apart, by ``transpose_wide_factor`` (published 910B2 rows).
     """
 
     kind: ClassVar[str] = "row_op"
@@ -106,14 +112,19 @@ class RowOp(OpSpec):
             hardware[f"{self.op}_row_us"]
             + hardware[f"{self.op}_us_per_kelement"] * self.width / 1024
         )
-        if self.width * self.element_bytes % _BLOCK_BYTES:
-            row_us *= hardware[f"{self.op}_unaligned_factor"]
+        aligned = self.width * self.element_bytes % _BLOCK_BYTES == 0
+        slow = 1.0 if aligned else hardware[f"{self.op}_unaligned_factor"]
+        row_us *= slow
         compute_us = math.ceil(self.rows / granted.aiv) * row_us
         moved = traffic.operands * self.element_bytes + traffic.extra_bytes
         # A limit on cores limits what they pull.
         wanted = self.cores(hardware).aiv
         share = granted.aiv / wanted
         memory_us = self.rows * self.width * moved / (hardware[f"{self.op}_gbps"] * 1e3 * share)
+        if traffic.short_runs:
+            memory_us *= slow
+            if self.element_bytes > _WORD_BYTES:
+                memory_us *= hardware[f"{self.op}_wide_factor"]
         parts = (compute_us, memory_us)
         return Demand(
             head_us=hardware[f"{self.op}_head_us"]

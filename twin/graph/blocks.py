@@ -141,7 +141,7 @@ def dense_ops(shapes: StepShapes, sequences: int, block: str, at: WeightKey) -> 
     if shapes.is_quantised:
         ops += [
             ("quant", RowOp("dynamic_quant", all_rows, hidden)),
-            ("gate_up", QuantMatMul(all_rows, hidden, 2 * width, gate_up)),
+            ("gate_up", QuantMatMul(all_rows, hidden, 2 * width, gate_up, "int32")),
             ("swiglu", RowOp("dequant_swiglu_quant", all_rows, 2 * width)),
             ("down", QuantMatMul(all_rows, width, hidden, down)),
         ]

@@ -90,7 +90,7 @@ def test_dense_of_replicated_rows_gathers_none_and_sums_behind() -> None:
     found = specs(with_workload(LONG, global_batch=12))
     assert "layer.1.dense.0.all_gather" not in found
     gate_up = found["layer.1.dense.0.gate_up"]
-    assert gate_up == QuantMatMul(3, 6144, 2 * 12288 // 8, "layer.1.dense.0.gate_up")
+    assert gate_up == QuantMatMul(3, 6144, 2 * 12288 // 8, "layer.1.dense.0.gate_up", "int32")
     assert found["layer.1.dense.0.all_reduce"] == Collective("all_reduce", 8, 3 * 6144 * 2)
 
 
