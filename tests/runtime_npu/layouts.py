@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from oracle import spec
 
 from hardware_models.hardware import load_hardware
+from runtime_npu.backends.base import Dispatched
 from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.checkpoint import Checkpoint, load_weights
 from runtime_npu.generate import Decoder, rank_blocks
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash, StepOutput
+from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.parallel.rendezvous import Meeting, met
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import layer_plan
 from runtime_npu.rank import step_differences
-from runtime_npu.record import OpRecord
+from runtime_npu.record import Event, OpRecord
 from runtime_npu.weights import Contents
 from twin.deployment import Afd, Deployment, RoleDeployment
 from twin.graph.build import build_step_graph
@@ -245,3 +247,58 @@ def _logits(
         for index, sequence in enumerate(own):
             found[sequence, step] = output.logits[index]
     return found
+
+
+class ForgetsTheLse(ReferenceBackend):
+    """Merges parts of the KV cache as if all weighed the same."""
+
+    def merge(self, outputs: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        return outputs.mean(0)
+
+
+class DropsAPart(ReferenceBackend):
+    """Leaves the last rank's part out of every sum."""
+
+    def _sum(self, parts: torch.Tensor) -> torch.Tensor:
+        return super()._sum(parts[:-1])
+
+
+class TakesOtherRows(ReferenceBackend):
+    """Scatters the sums to the wrong ranks."""
+
+    def reduce_scatter(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        return super().reduce_scatter(x.flip(0), group)
+
+
+class KeepsArrivalOrder(ReferenceBackend):
+    """Sends rows back from the experts as they lie, not as they came."""
+
+    def combine(
+        self,
+        expert_rows: torch.Tensor,
+        dispatched: Dispatched,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        *,
+        experts: int,
+    ) -> torch.Tensor:
+        wrong = replace(dispatched, order=torch.arange(len(expert_rows)))
+        return super().combine(expert_rows, wrong, x, ids, weights, experts=experts)
+
+
+class SkipsACollective(ReferenceBackend):
+    """Does not say that it sums over ranks."""
+
+    def launch(self, name: str, kind: str) -> Event:
+        if name.endswith("reduce_scatter"):
+            return Event(name, "main")
+        return super().launch(name, kind)
+
+
+class SkipsTheWait(ReferenceBackend):
+    """Adds what comes back without waiting for the transfer."""
+
+    def wait(self, event: Event) -> None:
+        if not event.after.endswith("afd.recv"):
+            super().wait(event)

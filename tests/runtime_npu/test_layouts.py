@@ -2,14 +2,28 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
-from layouts import LAYOUTS, SPECS, LayoutJob, LayoutReport, run_layout
+from layouts import (
+    LAYOUTS,
+    SPECS,
+    DropsAPart,
+    ForgetsTheLse,
+    KeepsArrivalOrder,
+    LayoutJob,
+    LayoutReport,
+    SkipsACollective,
+    SkipsTheWait,
+    TakesOtherRows,
+    run_layout,
+)
 from oracle import TOLERANCE, error, oracle, oracle_run, prompts_of, write
 
+from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.parallel.rendezvous import host_store
 
 Runner = Callable[[LayoutJob], list[LayoutReport]]
@@ -114,3 +128,56 @@ def test_fewer_sequences_than_dies(
     reports = run(job_of(layout, "split", folder_of("split"), 10, sequences))
     short = [row[:10] for row in tokens[:sequences]]
     check(reports, short, [rows[:10] for rows in logits[:sequences]])
+
+
+WRONG_NUMBERS: list[tuple[type[ReferenceBackend], str]] = [
+    (ForgetsTheLse, "kvp2"),
+    (DropsAPart, "kvp2"),
+    (DropsAPart, "dense_tp2"),
+    (DropsAPart, "embed_tp2"),
+    (TakesOtherRows, "attention_tp2"),
+    (TakesOtherRows, "o_proj_tp2"),
+    (KeepsArrivalOrder, "dp2"),
+]
+
+
+@pytest.mark.parametrize(("backend", "layout"), WRONG_NUMBERS)
+def test_wrong_exchanges_change_the_logits(
+    backend: type[ReferenceBackend],
+    layout: str,
+    run: Runner,
+    folder_of: Callable[[str], Path],
+    expected: Callable[[str, int], Expected],
+) -> None:
+    reports = run(replace(job_of(layout, "split", folder_of("split"), 3), backend=backend))
+    _, logits = expected("split", 8)
+    errors = [
+        error(ours, logits[sequence][step])
+        for report in reports
+        for (sequence, step), ours in report.logits.items()
+        if step == 1
+    ]
+    assert max(errors) > 10 * TOLERANCE
+
+
+WRONG_RECORDS: list[tuple[type[ReferenceBackend], str, str]] = [
+    (
+        SkipsACollective,
+        "dense_tp2",
+        "colocated 1: main[11]: issued layer.0.attention.1.input_norm, "
+        "the step graph has layer.0.dense.0.reduce_scatter",
+    ),
+    (SkipsTheWait, "afd 2:1", "attention 1: layer.0.add: waits is ()"),
+]
+
+
+@pytest.mark.parametrize(("backend", "layout", "difference"), WRONG_RECORDS)
+def test_a_rank_that_issues_otherwise_is_named(
+    backend: type[ReferenceBackend],
+    layout: str,
+    difference: str,
+    run: Runner,
+    folder_of: Callable[[str], Path],
+) -> None:
+    reports = run(replace(job_of(layout, "split", folder_of("split"), 3), backend=backend))
+    assert difference in "\n".join(line for report in reports for line in report.differences)
