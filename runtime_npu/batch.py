@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch.nn.functional import pad
 
 from runtime_npu.kv_cache import KvCache
 from runtime_npu.parallel.layout import LastRows, Layout, Part
@@ -78,13 +79,26 @@ class Packer:
         held = self._layout.held(self._group)
         lengths = [start + len(new) for start, new in zip(cached, new_tokens, strict=True)]
         self._cache.grow([self._local(lengths[sequence]) for sequence in held])
-        rows = [row for die in self._embed_dies for row in self._layout.rows_on(die, parts)]
         return Step(
-            tokens=torch.tensor([0 if row is None else new_tokens[row[0]][row[1]] for row in rows]),
+            tokens=self._embedded(new_tokens, parts),
             batches=tuple(self._batch(phase, cached, lengths, part) for part in parts),
             heights=tuple(part.height for part in parts),
             last_rows=torch.tensor(last.rows[self._die]),
         )
+
+    def follow(self, step: Step, following: Sequence[Sequence[int]], parts: Sequence[Part]) -> Step:
+        """The same rows for an MTP pass, in one batch, with the token ``following`` each."""
+        return replace(
+            step,
+            tokens=self._embedded(following, parts),
+            batches=(_joined(step.batches),),
+            heights=(sum(step.heights),),
+        )
+
+    def _embedded(self, tokens: Sequence[Sequence[int]], parts: Sequence[Part]) -> torch.Tensor:
+        """The ids of the embedding group's rows, rank by rank; padding rows have id 0."""
+        rows = [row for die in self._embed_dies for row in self._layout.rows_on(die, parts)]
+        return torch.tensor([0 if row is None else tokens[row[0]][row[1]] for row in rows])
 
     def _batch(
         self, phase: Phase, cached: Sequence[int], lengths: Sequence[int], part: Part
@@ -115,3 +129,22 @@ class Packer:
     def _local(self, length: int) -> int:
         """Tokens of a sequence of ``length`` that this die holds."""
         return local_kv_tokens(length, self._kvp, self._shard)
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    """Micro-batches one behind the other."""
+    if len(batches) == 1:
+        return batches[0]
+    width = max(batch.block_table.shape[1] for batch in batches)
+    tables = [pad(batch.block_table, (0, width - batch.block_table.shape[1])) for batch in batches]
+    return Batch(
+        slots=torch.cat([batch.slots for batch in batches]),
+        rope=Rope(
+            torch.cat([batch.rope.cos for batch in batches]),
+            torch.cat([batch.rope.sin for batch in batches]),
+        ),
+        block_table=torch.cat(tables),
+        phase=batches[0].phase,
+        rows=tuple(count for batch in batches for count in batch.rows),
+        kv_lengths=tuple(length for batch in batches for length in batch.kv_lengths),
+    )

@@ -1,4 +1,4 @@
-"""Greedy generation: one prefill of all prompts, then one token per sequence and step."""
+"""Greedy generation: one prefill of all prompts, then steps of one token and its drafts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 import torch
 
 from hardware_models.errors import InputError
-from runtime_npu.batch import Packer
+from runtime_npu.batch import Packer, Step
 from runtime_npu.kv_cache import BLOCK_TOKENS, KvCache, pool_blocks
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash, StepOutput
 from runtime_npu.parallel.groups import place_of
-from runtime_npu.parallel.layout import LastRows, Layout, last_rows
+from runtime_npu.parallel.layout import LastRows, Layout, Part, last_rows
 from runtime_npu.parallel.world import World, alone
 from runtime_npu.record import OpRecord, Recorder
 from runtime_npu.rope import rope_table
+from runtime_npu.speculate import accept, shift
 from twin.deployment import Deployment
 from twin.graph.shapes import local_kv_tokens
 from twin.workload import Phase
@@ -28,7 +29,8 @@ Tokens = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Generation:
     """``token_ids``: new tokens per prompt, the end token included.  ``prefill_s`` and
-    ``step_s`` are wall times; ``steps`` are the records of the decode steps.
+    ``step_s`` are wall times, drafts included; ``steps`` are the records of the decode steps
+    and ``accepted`` the accepted drafts in each, of every sequence that had not ended.
     """  # noqa: D205
 
     token_ids: tuple[Tokens, ...]
@@ -36,6 +38,18 @@ class Generation:
     step_s: tuple[float, ...]
     prefill_ops: tuple[OpRecord, ...]
     steps: tuple[tuple[OpRecord, ...], ...]
+    accepted: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """The last pass: its parts, output rows and how many a sequence, rows and hidden states."""
+
+    parts: tuple[Part, ...]
+    last: LastRows
+    counts: tuple[int, ...]
+    step: Step | None
+    hidden: torch.Tensor
 
 
 class Decoder:
@@ -68,6 +82,7 @@ class Decoder:
             blocks=blocks,
             dtype=dtype,
             block_tokens=block_tokens,
+            mtp_passes=model.next_n,
         )
         rope = rope_table(model.spec, max(lengths), dtype)
         self._packer = Packer(self.layout, die, self._cache, rope)
@@ -77,21 +92,71 @@ class Decoder:
         """Where the model's ops are recorded."""
         return self._model.backend.recorder
 
+    @property
+    def next_n(self) -> int:
+        """Drafts of each sequence and step."""
+        return self._model.next_n
+
     def prefill(self, prompts: Sequence[Sequence[int]]) -> StepOutput:
         """All prompts in one pass, packed."""
-        return self._run("prefill", prompts)
+        output = self._run("prefill", prompts, 1)
+        self.keep([len(prompt) for prompt in prompts])
+        return output
 
     def step(self, tokens: Sequence[int]) -> StepOutput:
         """One token more for every sequence."""
-        return self._run("decode", [[token] for token in tokens])
+        output = self.verify([[token] for token in tokens])
+        self.keep([1] * len(tokens))
+        return output
+
+    def verify(self, rows: Sequence[Sequence[int]]) -> StepOutput:
+        """A decode pass over some ``rows`` of each sequence, equally many, none of them kept."""
+        return self._run("decode", rows, len(rows[0]))
+
+    def keep(self, counts: Sequence[int]) -> None:
+        """Keep the first ``counts`` rows of each sequence that the last pass ran."""
+        self._lengths = [
+            length + count for length, count in zip(self._lengths, counts, strict=True)
+        ]
 
     @torch.inference_mode()
-    def _run(self, phase: Phase, new_tokens: Sequence[Sequence[int]]) -> StepOutput:
-        """One pass: the own rows' output, but the ``tokens`` of all sequences."""
-        counts = [len(new) for new in new_tokens]
+    def draft(self, following: Sequence[Sequence[int]], at: Sequence[int]) -> list[list[int]]:
+        """The drafts of each sequence, by MTP passes over the rows of the last pass.
+
+        ``following`` are the tokens behind these rows, ``at`` the row of each sequence that is
+        its last, so that drafts begin one token behind the token that follows it.
+        """
+        model, run = self._model, self._last_pass
+        hidden = run.hidden
+        drafts: list[list[int]] = [[] for _ in at]
+        for number in range(self.next_n):
+            if isinstance(model, FfnDie) or run.step is None:
+                own = torch.zeros(len(run.last.rows[0]), dtype=torch.long)
+            else:
+                step = self._packer.follow(run.step, following, run.parts)
+                output = model.draft(number, step, hidden, self._cache)
+                hidden, own = output.hidden, output.tokens
+            made = self._all_tokens(own, run.last)
+            for sequence, row in enumerate(at):
+                # Of a prompt only the last row has a token.
+                first = run.counts[sequence] - len(made[sequence])
+                drafts[sequence].append(made[sequence][row - first])
+            following = [
+                shift(tokens, row, new[-1])
+                for tokens, row, new in zip(following, at, drafts, strict=True)
+            ]
+        return drafts
+
+    @torch.inference_mode()
+    def _run(self, phase: Phase, new_tokens: Sequence[Sequence[int]], outputs: int) -> StepOutput:
+        """One pass: the own rows' output, but the ``tokens`` of all sequences.
+
+        The last ``outputs`` rows of each sequence have logits and tokens.
+        """
+        counts = tuple(len(new) for new in new_tokens)
         parts = self.layout.parts(phase, counts)
-        last = last_rows(self.layout, parts, counts)
-        model = self._model
+        last = last_rows(self.layout, parts, counts, outputs)
+        model, step = self._model, None
         if isinstance(model, FfnDie):
             model(phase, [part.height for part in parts])
             nothing = torch.empty(0)
@@ -99,21 +164,23 @@ class Decoder:
         else:
             step = self._packer.pack(phase, new_tokens, self._lengths, parts, last)
             output = model(step, self._cache)
-        self._lengths = [
-            length + count for length, count in zip(self._lengths, counts, strict=True)
-        ]
-        return replace(output, tokens=self._all_tokens(output.tokens, last))
+        self._last_pass = _Pass(parts, last, counts, step, output.hidden)
+        tokens = [token for own in self._all_tokens(output.tokens, last) for token in own]
+        return replace(output, tokens=torch.tensor(tokens))
 
-    def _all_tokens(self, tokens: torch.Tensor, last: LastRows) -> torch.Tensor:
-        """The new token of every sequence, from the dies that made them."""
+    def _all_tokens(self, tokens: torch.Tensor, last: LastRows) -> list[list[int]]:
+        """The new tokens of every sequence, from the dies that made them."""
         made = self._world.gather(tokens).tolist()
         found = {
-            sequence: token
-            for die, sequences in enumerate(last.sequences)
-            for sequence, token in zip(sequences, made[die], strict=True)
-            if sequence is not None
+            row: token
+            for die, owners in enumerate(last.owners)
+            for row, token in zip(owners, made[die], strict=True)
+            if row is not None
         }
-        return torch.tensor([found[sequence] for sequence in range(len(self._lengths))])
+        every: list[list[int]] = [[] for _ in self._lengths]
+        for (sequence, _), token in sorted(found.items()):
+            every[sequence].append(token)
+        return every
 
 
 def rank_blocks(
@@ -137,6 +204,23 @@ def rank_blocks(
     return pool_blocks(own, cache_tokens, block_tokens)
 
 
+class _Texts:
+    """The new tokens of each sequence, until it has so many, or an end token."""
+
+    def __init__(self, count: int, max_new_tokens: int, end_tokens: Sequence[int]) -> None:
+        self.new: list[list[int]] = [[] for _ in range(count)]
+        self.ended = [False] * count
+        self._most, self._ends = max_new_tokens, end_tokens
+
+    def add(self, sequence: int, tokens: Sequence[int]) -> None:
+        """Append ``tokens`` up to the end of the sequence."""
+        for token in tokens:
+            if not self.ended[sequence]:
+                self.new[sequence].append(token)
+                done = len(self.new[sequence]) == self._most
+                self.ended[sequence] = done or token in self._ends
+
+
 def generate(
     decoder: Decoder,
     prompts: Sequence[Sequence[int]],
@@ -145,44 +229,54 @@ def generate(
 ) -> Generation:
     """Greedy tokens for every prompt, until each has ``max_new_tokens`` or an end token.
 
-    A sequence that has ended stays in the batch (its shape is fixed); what it gives is
-    dropped.
+    A step runs the last token of each sequence and its drafts, if the model makes any.  A
+    sequence that has ended stays in the batch (its shape is fixed) and repeats its last step.
 
     Raises:
         InputError: the logits are not finite.
     """
     recorder = decoder.recorder
     recorder.take()
-    new: list[list[int]] = [[] for _ in prompts]
-    ended = [False] * len(prompts)
-
-    def keep(output: StepOutput) -> list[int]:
-        if not torch.isfinite(output.logits).all():
-            raise InputError("checkpoint", "logits that are not finite", "finite weights")
-        tokens: list[int] = output.tokens.tolist()
-        for index, token in enumerate(tokens):
-            if not ended[index]:
-                new[index].append(token)
-                ended[index] = token in end_tokens
-        return tokens
+    texts = _Texts(len(prompts), max_new_tokens, end_tokens)
 
     start = time.perf_counter()
-    tokens = keep(decoder.prefill(prompts))
+    first = _finite(decoder.prefill(prompts)).tokens.tolist()
+    following = [[*prompt[1:], token] for prompt, token in zip(prompts, first, strict=True)]
+    drafts = decoder.draft(following, [len(prompt) - 1 for prompt in prompts])
     prefill_s = time.perf_counter() - start
     prefill_ops = recorder.take()
+    for sequence, token in enumerate(first):
+        texts.add(sequence, [token])
+
+    rows = [[token, *own] for token, own in zip(first, drafts, strict=True)]
     step_s: list[float] = []
     steps: list[tuple[OpRecord, ...]] = []
-    for _ in range(max_new_tokens - 1):
-        if all(ended):
-            break
+    accepted: list[tuple[int, ...]] = []
+    while not all(texts.ended):
         start = time.perf_counter()
-        tokens = keep(decoder.step(tokens))
+        tokens = _finite(decoder.verify(rows)).tokens
+        chosen: list[list[int]] = tokens.view(len(rows), -1).tolist()
+        new = [accept(own[1:], theirs) for own, theirs in zip(rows, chosen, strict=True)]
+        live = [sequence for sequence, ended in enumerate(texts.ended) if not ended]
+        decoder.keep([0 if ended else len(n) for ended, n in zip(texts.ended, new, strict=True)])
+        drafts = decoder.draft(chosen, [len(own) - 1 for own in new])
+        for sequence in live:
+            rows[sequence] = [new[sequence][-1], *drafts[sequence]]
+            texts.add(sequence, new[sequence])
         step_s.append(time.perf_counter() - start)
         steps.append(recorder.take())
+        accepted.append(tuple(len(new[sequence]) - 1 for sequence in live))
     return Generation(
-        token_ids=tuple(tuple(tokens) for tokens in new),
+        token_ids=tuple(tuple(tokens) for tokens in texts.new),
         prefill_s=prefill_s,
         step_s=tuple(step_s),
         prefill_ops=prefill_ops,
         steps=tuple(steps),
+        accepted=tuple(accepted),
     )
+
+
+def _finite(output: StepOutput) -> StepOutput:
+    if not torch.isfinite(output.logits).all():
+        raise InputError("checkpoint", "logits that are not finite", "finite weights")
+    return output

@@ -53,7 +53,7 @@ def pool_blocks(
 
 
 class KvCache:
-    """The caches of all attentions over one pool of blocks.
+    """The caches of all attentions over one pool of blocks: two a layer, one per MTP pass.
 
     All memory is taken at construction.  Sequences get blocks as they grow, lowest free
     block first, so a block table is the same for the same history.
@@ -67,6 +67,7 @@ class KvCache:
         blocks: int,
         dtype: torch.dtype,
         block_tokens: int = BLOCK_TOKENS,
+        mtp_passes: int = 0,
     ) -> None:
         self.block_tokens = block_tokens
         self.blocks = blocks
@@ -77,7 +78,7 @@ class KvCache:
                 torch.zeros(blocks, block_tokens, spec.kv_lora_rank, dtype=dtype),
                 torch.zeros(blocks, block_tokens, spec.qk_rope_head_dim, dtype=dtype),
             )
-            for _ in range(2 * spec.num_layers)
+            for _ in range(2 * spec.num_layers + mtp_passes)
         )
 
     def grow(self, lengths: Sequence[int]) -> None:

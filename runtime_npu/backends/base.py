@@ -124,6 +124,17 @@ class Backend(ABC):
         """(norm of residual + x, residual + x)."""
 
     @abstractmethod
+    def join_norms(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        x_weight: torch.Tensor,
+        y_weight: torch.Tensor,
+        eps: float,
+    ) -> torch.Tensor:
+        """The norms of ``x`` and of ``y`` [T, width], side by side: [T, 2 width]."""
+
+    @abstractmethod
     def mla_prolog(
         self,
         x: torch.Tensor,

@@ -48,6 +48,17 @@ class ReferenceBackend(Backend):
         total = residual + x
         return self.rms_norm(total, weight, eps), total
 
+    @override
+    def join_norms(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        x_weight: torch.Tensor,
+        y_weight: torch.Tensor,
+        eps: float,
+    ) -> torch.Tensor:
+        return torch.cat((self.rms_norm(x, x_weight, eps), self.rms_norm(y, y_weight, eps)), -1)
+
     def rotate(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
         """Turn the interleaved pairs of ``x`` [T, heads, rope] by their row's angles."""
         even, odd = x[..., 0::2], x[..., 1::2]

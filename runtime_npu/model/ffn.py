@@ -30,7 +30,10 @@ class FfnLayer(nn.Module):
 
 
 class FfnDie(nn.Module):
-    """Serves the attention dies at the other end of the world's links, pass by pass."""
+    """Serves the attention dies at the other end of the world's links, pass by pass.
+
+    It makes none of the ``next_n`` drafts, but learns them with all ranks.
+    """
 
     def __init__(
         self,
@@ -41,9 +44,11 @@ class FfnDie(nn.Module):
         *,
         dtype: torch.dtype = torch.float32,
         chunk_tokens: int | None = None,
+        next_n: int = 0,
     ) -> None:
         super().__init__()
         self.spec = spec
+        self.next_n = next_n
         self.backend = backend
         self.dtype = dtype
         self._links = world.links

@@ -25,14 +25,22 @@ class Issuer:
 
     ``issue("attention.0.o_proj", backend.linear, x, weight)`` records the op as
     ``prefix`` + name, runs it, issues the prefetches that wait for its output and moves on
-    to the next stage where the op ends one.
+    to the next stage where the op ends one.  ``block`` goes before every op's name, for
+    prefetches too: ``mtp.0.`` where the model says ``norms``.
     """
 
     def __init__(
-        self, backend: Backend, prefix: str, plan: LayerPlan, find_weight: WeightFinder
+        self,
+        backend: Backend,
+        prefix: str,
+        plan: LayerPlan,
+        find_weight: WeightFinder,
+        *,
+        block: str = "",
     ) -> None:
         self.backend = backend
         self._prefix = prefix
+        self._block = block
         self._plan = plan
         self._find_weight = find_weight
         self._prefetches: dict[str, list[Prefetch]] = {}
@@ -43,6 +51,7 @@ class Issuer:
 
     def __call__(self, op: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Issue ``op``: the backend method ``call`` on the other arguments."""
+        op = self._block + op
         event = self.backend.launch(self._prefix + op, call.__name__)
         output = call(*args, **kwargs)
         self.prefetch(op, event)

@@ -13,6 +13,7 @@ from runtime_npu.batch import Step
 from runtime_npu.kv_cache import KvCache
 from runtime_npu.model.issue import Issuer, no_weight
 from runtime_npu.model.layer import Layer, OpenPass
+from runtime_npu.model.mtp import MtpHead
 from runtime_npu.model.parameters import parameter
 from runtime_npu.parallel.shard import shard_of
 from runtime_npu.parallel.world import World, alone
@@ -24,8 +25,8 @@ from twin.names import parse_weight
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """``hidden`` [T, hidden] behind the final norm; ``logits`` [B, vocabulary] and
-    ``tokens`` [B] of the last rows.
+    """``hidden`` [T, hidden] behind the final norm (an MTP pass's own); ``logits``
+    [B, vocabulary] and ``tokens`` [B] of the last rows.
     """  # noqa: D205
 
     hidden: torch.Tensor
@@ -37,6 +38,7 @@ class LongcatFlash(nn.Module):
     """LongCat-Flash on a backend, or with AFD all of it but the experts.
 
     This is the rank of ``world``'s part of it; decode follows ``plan``, prefill runs plainly.
+    ``next_n`` is the number of MTP passes; without any there is no MTP head.
     Parameters lie on the meta device until a checkpoint is loaded.
     """
 
@@ -49,9 +51,11 @@ class LongcatFlash(nn.Module):
         *,
         dtype: torch.dtype = torch.float32,
         chunk_tokens: int | None = None,
+        next_n: int = 0,
     ) -> None:
         super().__init__()
         self.spec = spec
+        self.next_n = next_n
         self.backend = backend
         world = world or alone()
         self.shard = shard_of(spec, world.deployment, world.rank)
@@ -64,6 +68,7 @@ class LongcatFlash(nn.Module):
         )
         self.final_norm = parameter(spec.hidden_size, dtype=dtype)
         self.lm_head = parameter(len(self.shard.lm_head), spec.hidden_size, dtype=dtype)
+        self.mtp = MtpHead(spec, dtype, self.shard, world.groups) if next_n else None
         afd = world.deployment.afd
         self._decode_passes = layer_passes(spec.num_layers, afd.micro_batches if afd else 1)
         self._decode = [
@@ -76,22 +81,38 @@ class LongcatFlash(nn.Module):
         ]
         outside = replace(PLAIN, prefetches=plan.prefetches)
         self._outside_prefill = Issuer(backend, "", PLAIN, no_weight)
-        self._outside_decode = Issuer(
-            backend, "", outside, partial(self._weight, self._decode_passes[-1])
-        )
+        find = partial(self._weight, self._decode_passes[-1])
+        self._outside_decode = Issuer(backend, "", outside, find)
+        blocks = [f"mtp.{number}." for number in range(next_n)]
+        self._mtp_prefill = [Issuer(backend, "", PLAIN, no_weight, block=b) for b in blocks]
+        self._mtp_decode = [Issuer(backend, "", outside, find, block=b) for b in blocks]
 
     def forward(self, step: Step, cache: KvCache) -> StepOutput:
         """One pass over the rows of ``step``, whose KV goes to ``cache``."""
         issue = self._outside_prefill if step.phase == "prefill" else self._outside_decode
-        x = self._layers(self._embedded(issue, step), step, cache)
+        x = self._layers(self._embedded(issue, step, self.embed), step, cache)
         eps = self.spec.rms_norm_eps
         hidden = issue("final_norm", self.backend.rms_norm, x, self.final_norm, eps)
         logits = self._logits(issue, hidden[step.last_rows])
         return StepOutput(hidden, logits, issue("sample", self.backend.sample, logits))
 
-    def _embedded(self, issue: Issuer, step: Step) -> torch.Tensor:
+    def draft(self, number: int, step: Step, hidden: torch.Tensor, cache: KvCache) -> StepOutput:
+        """MTP pass ``number`` over the rows of ``step``, whose tokens are those that follow.
+
+        ``hidden`` [T, hidden] is what the main model or the pass before gave at these rows.
+        """
+        assert self.mtp is not None
+        issuers = self._mtp_prefill if step.phase == "prefill" else self._mtp_decode
+        issue, (batch,) = issuers[number], step.batches
+        embedded = self._embedded(issue, step, self.mtp.embed)
+        own_cache = cache.attentions[2 * len(self.layers) + number]
+        out: torch.Tensor = self.mtp(issue, embedded, hidden, batch, own_cache)
+        logits = self._logits(issue, out[step.last_rows])
+        return StepOutput(out, logits, issue("sample", self.backend.sample, logits))
+
+    def _embedded(self, issue: Issuer, step: Step, table: torch.Tensor) -> torch.Tensor:
         backend, group = self.backend, self._embed_group
-        x = issue("embed", backend.embed, step.tokens, self.embed, self.shard.embed.start)
+        x = issue("embed", backend.embed, step.tokens, table, self.shard.embed.start)
         if group.size > 1:
             x = issue("embed_reduce_scatter", backend.reduce_scatter, x, group)
         return x
@@ -136,9 +157,9 @@ class LongcatFlash(nn.Module):
     def _weight(self, run: Pass, name: str) -> torch.Tensor | None:
         """What a prefetch in a pass fetches; ``None``: nothing (left)."""
         parsed = parse_weight(name)
-        if parsed.weight == "lm_head":
-            # Outside the layers: only the last pass is near enough to it.
-            return self.lm_head if run.is_last else None
+        if parsed.weight == "lm_head" or parsed.weight.startswith("mtp."):
+            # Outside the layers: only the last pass is near enough to them.
+            return self.get_parameter(parsed.weight) if run.is_last else None
         if not parsed.is_next:
             return self.layers[run.layer].get_parameter(parsed.weight)
         if run.is_last:

@@ -77,24 +77,31 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class LastRows:
-    """The last row of each sequence: where it lies, and on which attention dies.
+    """The last rows of each sequence: where they lie, and on which attention dies.
 
     ``rows[die]`` are indices into the die's rows, padded to the same number on every die with
-    row 0; ``sequences[die]`` says whose they are (``None``: padding).
+    row 0; ``owners[die]`` says which rows of the pass they are (``None``: padding).
     """
 
     rows: tuple[tuple[int, ...], ...]
-    sequences: tuple[tuple[int | None, ...], ...]
+    owners: tuple[tuple[Row | None, ...], ...]
+
+    @property
+    def sequences(self) -> tuple[tuple[int | None, ...], ...]:
+        """Whose rows they are, die by die."""
+        return tuple(tuple(row and row[0] for row in own) for own in self.owners)
 
 
-def last_rows(layout: Layout, parts: Sequence[Part], counts: Sequence[int]) -> LastRows:
-    """The rows that make each sequence's next token."""
+def last_rows(
+    layout: Layout, parts: Sequence[Part], counts: Sequence[int], number: int = 1
+) -> LastRows:
+    """The rows that make each sequence's next tokens: its last ``number``."""
     dies = range(layout.deployment.attention.dies)
     found = [
         [
-            (index, row[0])
+            (index, row)
             for index, row in enumerate(layout.rows_on(die, parts))
-            if row is not None and row[1] + 1 == counts[row[0]]
+            if row is not None and row[1] + number >= counts[row[0]]
         ]
         for die in dies
     ]
@@ -102,5 +109,5 @@ def last_rows(layout: Layout, parts: Sequence[Part], counts: Sequence[int]) -> L
     padded = [[*own, *[(0, None)] * (width - len(own))] for own in found]
     return LastRows(
         tuple(tuple(index for index, _ in own) for own in padded),
-        tuple(tuple(sequence for _, sequence in own) for own in padded),
+        tuple(tuple(row for _, row in own) for own in padded),
     )

@@ -16,6 +16,7 @@ from runtime_npu.kv_cache import pool_blocks
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.plan import PLAIN, LayerPlan
 from runtime_npu.random_checkpoint import make_checkpoint
+from runtime_npu.weights import Contents
 from twin.model_spec import ModelSpec
 
 TOLERANCE = 1e-4
@@ -91,11 +92,17 @@ def our_model(
     plan: LayerPlan = PLAIN,
     dtype: torch.dtype = torch.float32,
     chunk_tokens: int | None = None,
+    next_n: int = 0,
 ) -> LongcatFlash:
     model = LongcatFlash(
-        model_spec, backend or ReferenceBackend(), plan, dtype=dtype, chunk_tokens=chunk_tokens
+        model_spec,
+        backend or ReferenceBackend(),
+        plan,
+        dtype=dtype,
+        chunk_tokens=chunk_tokens,
+        next_n=next_n,
     )
-    with Checkpoint(folder, model_spec, None) as checkpoint:
+    with Checkpoint(folder, model_spec, None, Contents(mtp=next_n > 0)) as checkpoint:
         load_weights(model, checkpoint, dtype)
     return model
 
@@ -147,6 +154,6 @@ def error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
-def write(folder: Path, model_spec: ModelSpec, seed: int = 0) -> Path:
-    make_checkpoint(folder, model_spec, seed)
+def write(folder: Path, model_spec: ModelSpec, seed: int = 0, *, mtp: bool = False) -> Path:
+    make_checkpoint(folder, model_spec, seed, mtp=mtp)
     return folder
