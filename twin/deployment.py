@@ -90,11 +90,26 @@ class Deployment:
         return self.roles[self.moe_role]
 
     @property
+    def is_direct(self) -> bool:
+        """Whether attention dies send each token copy straight to its expert's die."""
+        return self.afd is not None and self.afd.transport == "direct"
+
+    @property
+    def router_role(self) -> Role:
+        """Name of the role that chooses the experts: who sends to them must know them."""
+        return self.attention_role if self.is_direct else self.moe_role
+
+    @property
     def total_dies(self) -> int:
         """Dies of all roles together."""
         return sum(role.dies for role in self.roles.values())
 
     @property
     def attention_ratio(self) -> int:
-        """Attention dies that one FFN die serves: r of A = r F (1 when colocated)."""
-        return self.roles["attention"].dies // self.roles["ffn"].dies if self.is_afd else 1
+        """Attention dies simulated beside one FFN die: r of A = r F (1 when colocated).
+
+        Any A:F is possible where all dies serve all: then the whole part of A / F, at least 1.
+        """
+        if not self.is_afd:
+            return 1
+        return max(1, self.roles["attention"].dies // self.roles["ffn"].dies)

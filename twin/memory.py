@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hardware_models.hardware import Hardware
 from hardware_models.ops.tiling import ELEMENT_BYTES
+from hardware_models.ops.vector_transfer import back_slot_bytes, slot_bytes
 from twin.deployment import Role
 from twin.graph.shapes import StepShapes, local_kv_tokens, step_shapes
 from twin.memory_prefill import prefill_activation_bytes
@@ -119,7 +120,9 @@ def _activation_bytes(shapes: StepShapes, role: Role) -> int:
     if role != "attention":
         largest = max(shapes.micro_batches)
         arriving = math.ceil(shapes.expert_rows(largest))
-        local = shapes.rows(largest) * deployment.attention_ratio
+        # Direct transfers bring copies alone, not the rows of the attention dies it serves.
+        served = 0 if deployment.is_direct else deployment.attention_ratio
+        local = shapes.rows(largest) * served
         widths = 2 * model.hidden_size + 2 * model.expert_ffn_hidden_size
         total += 2 * size * (arriving * widths + local * model.hidden_size * 2)
     return total
@@ -145,6 +148,23 @@ def dispatch_buffer_mib(shapes: StepShapes, hardware: Hardware) -> int:
     return max(int(hardware["hccl_buffer_mb"]), math.ceil(2 * (window + back) / MIB) + 11)
 
 
+def direct_window_mib(shapes: StepShapes, role: Role, hardware: Hardware) -> int:
+    """Windows of direct transfers, in MiB, at least the default buffer.
+
+    A slot for every copy of every token of all attention dies on an FFN die, for every copy
+    of its own tokens on an attention die, in each micro-batch: the shapes of the data
+    tables that the ops take.
+    """
+    deployment, hidden = shapes.schedule.deployment, shapes.model.hidden_size
+    copies = sum(shapes.rows(part) for part in shapes.micro_batches) * shapes.model.moe_topk
+    element = 1 if shapes.is_quantised else ELEMENT_BYTES[shapes.dtype]
+    if role == "ffn":
+        window = copies * deployment.attention.dies * slot_bytes(hidden, element)
+    else:
+        window = copies * back_slot_bytes(hidden)
+    return max(int(hardware["hccl_buffer_mb"]), math.ceil(window / MIB))
+
+
 def _hccl_bytes(shapes: StepShapes, role: Role, hardware: Hardware) -> int:
     """Buffers of every communicator a die takes part in: one a distinct group, one for EP."""
     deployment = shapes.schedule.deployment
@@ -157,10 +177,17 @@ def _hccl_bytes(shapes: StepShapes, role: Role, hardware: Hardware) -> int:
         # attention_tp and kvp are o_proj_tp where they are above 1: the same group.
         groups = {side.o_proj_tp, side.dense_tp, side.lm_head_tp, side.embed_tp} - {1}
         sizes_mib += [default] * len(groups)
+    if deployment.is_direct:
+        sizes_mib.append(direct_window_mib(shapes, role, hardware))
+        return _all_bytes(sizes_mib, hardware)
     if role != "attention":
         # Double routing exchanges by plain all-to-alls, which need no window for each token.
         is_prefill = shapes.schedule.workload.is_prefill
         sizes_mib.append(default if is_prefill else dispatch_buffer_mib(shapes, hardware))
     if deployment.is_afd:
         sizes_mib.append(default)  # the pairs
+    return _all_bytes(sizes_mib, hardware)
+
+
+def _all_bytes(sizes_mib: list[int], hardware: Hardware) -> int:
     return int(sum(sizes_mib) * MIB * hardware["hccl_buffers_per_communicator"])

@@ -29,6 +29,8 @@ MOE_OPS = tuple(
         "combine",
     )
 )
+ROUTER_OPS = MOE_OPS[: MOE_OPS.index("moe.dispatch")]
+EXPERT_OPS = MOE_OPS[MOE_OPS.index("moe.dispatch") + 1 : MOE_OPS.index("moe.combine")]
 STREAMS: dict[Role, tuple[str, ...]] = {
     "colocated": ("main", "moe"),
     "attention": ("main", "link"),
@@ -100,17 +102,26 @@ def dense_ops(block: str, role: RoleDeployment, quantisation: Quantisation) -> t
 
 
 def main_ops(deployment: Deployment, role: Role) -> tuple[str, ...]:
-    """A layer's ops on the main stream of ``role``, the MoE branch of a colocated die apart."""
+    """A layer's ops on the main stream of ``role``, the MoE branch of a colocated die apart.
+
+    Under the direct transport attention dies route, and the transfers are the exchange.
+    """
     if role == "ffn":
-        return MOE_OPS
+        return EXPERT_OPS if deployment.is_direct else MOE_OPS
     sizes, quantisation = deployment.attention, deployment.quantisation
     return (
         *attention_ops("attention.0", sizes),
+        *(ROUTER_OPS if deployment.is_direct else ()),
         *dense_ops("dense.0", sizes, quantisation),
         *attention_ops("attention.1", sizes),
         *dense_ops("dense.1", sizes, quantisation),
         JOIN,
     )
+
+
+def fork_op(deployment: Deployment) -> str:
+    """The main op of a layer behind which the MoE branch, or its transfers, begins."""
+    return ROUTER_OPS[-1] if deployment.is_direct else MOE_INPUT
 
 
 def layer_chains(
@@ -123,12 +134,13 @@ def layer_chains(
     colocated die without a moe stream (``moe_apart`` False) the branch runs on main: one chain.
     """
     ops = main_ops(deployment, role)
+    receive = ("afd.wait", "afd.recv") if deployment.is_direct else ("afd.recv",)
     if role == "ffn":
-        return (("afd.recv", *ops, "afd.send"),)
-    fork = ops.index(MOE_INPUT) + 1
+        return ((*receive, *ops, "afd.send"),)
+    fork = ops.index(fork_op(deployment)) + 1
     if role == "colocated" and not moe_apart:
         return ((*ops[:fork], *MOE_OPS, *ops[fork:]),)
-    branch = MOE_OPS if role == "colocated" else ("afd.send", "afd.recv")
+    branch = MOE_OPS if role == "colocated" else ("afd.send", *receive)
     return (ops, (*ops[:fork], *branch, JOIN))
 
 
@@ -195,7 +207,7 @@ def prefill_layer_ops(deployment: Deployment, chunks: int) -> tuple[str, ...]:
     routed = [op for number in range(chunks) for op in prefill_chunk_ops(number, chunks)]
     return (
         *first,
-        *MOE_OPS[: MOE_OPS.index("moe.dispatch")],
+        *ROUTER_OPS,
         *routed,
         *dense_ops("dense.0", sizes, quantisation),
         *second,
@@ -209,16 +221,17 @@ def prefill_outside_ops(deployment: Deployment) -> tuple[str, ...]:
     return ("last_tokens", *outside_ops(deployment, 0))
 
 
-def layer_weights(role: Role) -> tuple[str, ...]:
-    """Weights that each layer of ``role`` reads whole, in the order of their first use."""
-    moe = ("moe.router", "moe.w13", "moe.w2")
+def layer_weights(deployment: Deployment, role: Role) -> tuple[str, ...]:
+    """Weights that each layer of ``role`` reads whole: attention and dense FFN, then MoE."""
+    router = ("moe.router",) if role == deployment.router_role else ()
+    moe = (*router, *(("moe.w13", "moe.w2") if role == deployment.moe_role else ()))
     if role == "ffn":
         return moe
     halves: list[str] = []
     for half in (0, 1):
         halves += [f"attention.{half}.{weight}" for weight in _ATTENTION_WEIGHTS]
         halves += [f"dense.{half}.{weight}" for weight in _DENSE_WEIGHTS]
-    return (*halves, *moe) if role == "colocated" else tuple(halves)
+    return (*halves, *moe)
 
 
 def outside_weights(role: Role, next_n: int) -> tuple[str, ...]:

@@ -79,8 +79,9 @@ def role_weights(
         items += [item("embed"), item("lm_head"), item("final_norm")]
         if next_n:
             items += [item(f"mtp.{name}") for name in (*blocks, "eh_proj", "embed", "outer_norms")]
-    if role != "attention":
+    if role == deployment.router_role:
         items += [item(f"moe.{name}", layers) for name in ("router", "correction_bias")]
+    if role == deployment.moe_role:
         items += [item(f"moe.{name}", layers) for name in ("w13", "w2")]
     return tuple(items)
 

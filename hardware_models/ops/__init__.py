@@ -26,6 +26,7 @@ from hardware_models.ops.vector import (
 from hardware_models.ops.vector_transfer import (
     ExpertReceive,
     ExpertSend,
+    ExpertWait,
     VectorReceive,
     VectorSend,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "Embedding",
     "ExpertReceive",
     "ExpertSend",
+    "ExpertWait",
     "GatingTopK",
     "GqaAttention",
     "GroupedMatMul",

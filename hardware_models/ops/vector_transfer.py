@@ -8,6 +8,7 @@ link), they share its cores.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -67,6 +68,20 @@ class VectorReceive(OpSpec):
         )
 
 
+def slot_bytes(hidden: int, element_bytes: int) -> int:
+    """Window slot of a token copy on its way to an expert: data, scale, whom to answer.
+
+    As the fused dispatch lays it out; 6656 bytes for 6144 int8 values.
+    """
+    data = math.ceil(hidden * element_bytes / 32) * 32
+    return math.ceil((data + 32 + 12) / 512) * 512
+
+
+def back_slot_bytes(hidden: int) -> int:
+    """Window slot of a token copy on its way back, in bf16."""
+    return math.ceil(2 * hidden / 512) * 512
+
+
 ExpertWay = Literal["attention_to_ffn", "ffn_to_attention"]
 
 
@@ -107,26 +122,39 @@ class ExpertSend(OpSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertWait(OpSpec):
+    """direct: until the copies of every die of the other role are there (worker_scheduler).
+
+    So all ``group`` dies of the own role have theirs at the same time.  It runs on the AI CPU.
+    """
+
+    kind: ClassVar[str] = "expert_wait"
+    group: int
+
+    def cores(self, hardware: Hardware) -> Cores:
+        """None."""
+        return Cores(0, 0)
+
+    def demand(self, hardware: Hardware, granted: Cores) -> Demand:
+        """The notify."""
+        return Demand(head_us=hardware["receive_notify_us"])
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertReceive(OpSpec):
     """direct: the receiving side, which copies ``rows`` slots out of its windows.
 
     On an FFN die into the order of the experts, on an attention die weighted and summed.
-    Rows come from every die of the other role, so ``group`` dies (all of the own role) have
-    theirs at the same time.
     """
 
     kind: ClassVar[str] = "expert_receive"
     rows: float
     row_bytes: int
-    group: int
 
     def cores(self, hardware: Hardware) -> Cores:
         """All vector cores unless limited."""
         return Cores(0, hardware.count("aiv_count"))
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
-        """The notify, then the copy."""
-        return Demand(
-            head_us=hardware["receive_notify_us"],
-            vector_us=_copy_us(self.rows * self.row_bytes, hardware, granted),
-        )
+        """The copy alone: :class:`ExpertWait` comes before it."""
+        return Demand(vector_us=_copy_us(self.rows * self.row_bytes, hardware, granted))

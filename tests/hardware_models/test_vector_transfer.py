@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 
 from hardware_models.demand import Cores, OpSpec
 from hardware_models.hardware import load_hardware
-from hardware_models.ops import ExpertReceive, ExpertSend, Send, VectorReceive, VectorSend
+from hardware_models.ops import (
+    ExpertReceive,
+    ExpertSend,
+    ExpertWait,
+    Send,
+    VectorReceive,
+    VectorSend,
+)
 from hardware_models.ops.alone import alone_us
+from hardware_models.ops.vector_transfer import back_slot_bytes, slot_bytes
 
 HARDWARE = load_hardware("a3-752t")
 ALL = Cores(0, 48)
@@ -19,7 +27,7 @@ SPECS: list[OpSpec] = [
     VectorReceive(147456),
     ExpertSend("attention_to_ffn", 144.0, 144.0, 6656, 64),
     ExpertSend("ffn_to_attention", 144.0, 144.0, 12288, 64),
-    ExpertReceive(144.0, 12288, 64),
+    ExpertReceive(144.0, 12288),
 ]
 
 
@@ -80,3 +88,10 @@ def test_one_kernel_over_several_links_takes_what_it_takes_over_one(parts: int) 
     one, split = (spec.demand(HARDWARE, Cores(0, aiv)) for spec, aiv in ((whole, cores), (part, 6)))
     assert split.latency_us == pytest.approx(one.latency_us)
     assert split.link_bytes * parts == pytest.approx(one.link_bytes)
+
+
+def test_window_slots_are_those_of_the_fused_exchange() -> None:
+    assert slot_bytes(6144, 1) == 6656
+    assert back_slot_bytes(6144) == 12288
+    assert slot_bytes(1, 1) == back_slot_bytes(1) == 512
+    assert ExpertWait(64).cores(HARDWARE) == Cores(0, 0)

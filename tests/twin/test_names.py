@@ -21,6 +21,7 @@ from twin.names import (
 )
 from twin.schedule import CoreLimit, Schedule, Stage
 from twin.schedule_io import load_schedule
+from twin.search.transport import with_transport
 from twin.validate import validate_schedule
 
 HARDWARE = load_hardware("a3-752t")
@@ -44,6 +45,8 @@ def variants() -> dict[str, Schedule]:
     return {
         "colocated": colocated,
         "afd": afd,
+        "camp2p": with_transport(afd, "camp2p"),
+        "direct": with_transport(afd, "direct"),
         "tiny": load_schedule("tiny_colocated"),
         "bf16": replace(colocated, deployment=bf16),
         "no_tp": with_sizes(colocated, o_proj_tp=1, dense_tp=1, lm_head_tp=1),

@@ -106,12 +106,12 @@ def prefetches(
     is_default = role != "ffn"
     moe_apart = any("moe" in stage.streams for stage in parts)
     chains = layer_chains(deployment, role, moe_apart=moe_apart)
-    every = (*layer_weights(role), *outside_weights(role, next_n))
+    every = (*layer_weights(deployment, role), *outside_weights(role, next_n))
     found = []
     for weight in draw(st.lists(st.sampled_from(every), unique=True, max_size=6)):
         chain = draw(st.sampled_from(chains))
         reader = consumer(weight)
-        is_layer = weight in layer_weights(role)
+        is_layer = weight in layer_weights(deployment, role)
         before = chain[: chain.index(reader)] if is_layer and reader in chain else ()
         if is_layer and (not before or draw(st.booleans())):
             name, after = f"next.{weight}", draw(st.sampled_from(chain))

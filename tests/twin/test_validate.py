@@ -115,7 +115,6 @@ RULES: list[tuple[str, str, object, str, str]] = [
     ("recipe_afd", "deployment.afd", ..., "deployment.afd", "attention and ffn"),
     ("recipe_afd", "deployment.afd.micro_batches", 0, "deployment.afd.micro_batches", "1 to 4"),
     ("recipe_afd", "deployment.afd.micro_batches", 5, "deployment.afd.micro_batches", "1 to 4"),
-    ("recipe_afd", "deployment.afd.transport", "direct", "deployment.afd.transport", "sdma_pairs"),
     ("recipe_afd", f"{ATTENTION}.ep", 64, f"{ATTENTION}.ep", "ffn dies"),
     ("recipe_afd", f"{FFN}.dense_tp", 8, f"{FFN}.dense_tp", "attention dies"),
     ("recipe_afd", FFN, ..., "deployment.roles", "attention and ffn"),

@@ -153,7 +153,7 @@ def test_every_prefetchable_weight_has_a_size_and_an_op_that_reads_it(
     deployment: Deployment, role: Role
 ) -> None:
     ops = (*main_ops(deployment, role), *main_ops(AFD, "ffn"))
-    for weight in layer_weights(role):
+    for weight in layer_weights(deployment, role):
         assert weight_bytes(MODEL, deployment, weight) > 0
         assert consumer(weight) in ops
     for weight in outside_weights(role, next_n=2):

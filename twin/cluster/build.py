@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hardware_models.demand import Demand
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
-from hardware_models.ops import Collective, Combine, Dispatch
+from hardware_models.ops import Collective, Combine, Dispatch, ExpertWait
 from twin.deployment import Role
 from twin.engine.compiled.flat import FlatGraph, RowTable, by_number, flatten
 from twin.engine.compiled.layout import NONE, GraphArrays
@@ -121,13 +121,15 @@ def build_cluster(
     """All dies of the schedule's deployment; ``layers`` keeps only the first so many layers.
 
     Raises:
-        InputError: the schedule asks for something that is not simulated.
+        InputError: the schedule asks for something that is not simulated, or A:F is no
+            whole number.
         DeadlockError: an op asks for more cores than its die has.
     """
     if schedule.workload.is_prefill:
         raise InputError(
             "workload.phase", "prefill", "decode: clusters of prefill are not simulated"
         )
+    _check_ratio(schedule)
     template = build_step_graph(schedule, model, hardware, layers=layers)
     table = RowTable()
     one = flatten(template, table)
@@ -135,6 +137,14 @@ def build_cluster(
     copies = deployment.attention.dies // deployment.attention_ratio
     flat = _copied(template, one, copies, deployment.attention_ratio)
     return Cluster(schedule, model, hardware, template, copies, table, flat)
+
+
+def _check_ratio(schedule: Schedule) -> None:
+    roles = schedule.deployment.roles
+    if schedule.deployment.is_afd and roles["attention"].dies % roles["ffn"].dies:
+        ratio = f"{roles['attention'].dies}:{roles['ffn'].dies}"
+        allowed = "a whole number of attention dies for each FFN die (a cluster is copies of both)"
+        raise InputError("deployment.roles", ratio, allowed)
 
 
 def _copied(template: StepGraph, one: FlatGraph, copies: int, ratio: int) -> FlatGraph:
@@ -212,4 +222,6 @@ def group_size(op: Op) -> int:
         return op.spec.group
     if isinstance(op.spec, Dispatch | Combine):
         return op.spec.ep
+    if isinstance(op.spec, ExpertWait):
+        return op.spec.group
     return 1

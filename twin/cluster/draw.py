@@ -15,6 +15,8 @@ from hardware_models.ops import (
     BatchMatMul,
     Combine,
     Dispatch,
+    ExpertReceive,
+    ExpertSend,
     GroupedMatMul,
     MatMul,
     MlaDecodeAttention,
@@ -25,6 +27,7 @@ from twin.cluster.build import Cluster
 from twin.cluster.files import Longs, read_kv_lengths
 from twin.cluster.load import Experts, Routing, experts_of
 from twin.cluster.options import ClusterOptions
+from twin.deployment import Role
 from twin.engine.compiled.layout import Ints
 from twin.graph.shapes import local_kv_tokens
 from twin.graph.step_graph import Op
@@ -61,7 +64,7 @@ class Drawer:
         self._attention = [op for op in ops if isinstance(op.spec, MlaDecodeAttention)]
         self._passes: dict[tuple[int, int], list[Op]] = {}
         for op in ops:
-            if _is_skewed(op):
+            if _is_skewed(op, cluster.template.dies[op.die].role):
                 self._passes.setdefault(_pass_of(op), []).append(op)
         self._layers = 1 + max((layer for layer, _ in self._passes), default=-1)
         moe = cluster.schedule.deployment.moe
@@ -171,6 +174,12 @@ class Drawer:
             )
         if isinstance(spec, RowOp):
             return self._row(op, tokens, lambda s: replace(s, rows=max(1, tokens)))
+        part = tokens / self._cluster.attention_dies
+        if isinstance(spec, ExpertReceive):
+            return self._row(op, tokens, lambda s: replace(s, rows=part))
+        if isinstance(spec, ExpertSend):
+            busiest = max(spec.die_rows, float(tokens))
+            return self._row(op, tokens, lambda s: replace(s, rows=part, die_rows=busiest))
         assert isinstance(spec, Dispatch | Combine)
         # A rank is busy with what it sends or with what comes, whichever is more.
         most = max(spec.rows, float(tokens))
@@ -219,8 +228,10 @@ def _pass_of(op: Op) -> tuple[int, int]:
     return int(found[1]), int(found[2] or 0)
 
 
-def _is_skewed(op: Op) -> bool:
+def _is_skewed(op: Op, role: Role) -> bool:
     """Whether expert load changes the op."""
     if isinstance(op.spec, Dispatch | Combine | GroupedMatMul):
         return True
+    if isinstance(op.spec, ExpertSend | ExpertReceive):
+        return role == "ffn"
     return isinstance(op.spec, RowOp) and op.name.endswith("moe.swiglu")

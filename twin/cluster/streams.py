@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from twin.cluster.build import Cluster
 from twin.engine.compiled.layout import BOUNDS, Records
+from twin.names import JOIN, main_ops
 
 Floats = npt.NDArray[np.float64]
 
-_GAP = re.compile(r"layer\.(\d+)\.(?:mb\d+\.)?(add|moe\.cast)$")
-_ROLE_OF = {"add": "attention", "moe.cast": "ffn"}
+_IN_LAYER = re.compile(r"layer\.(\d+)\.(?:mb\d+\.)?(.+)")
 WAIT = "wait"
 
 
@@ -40,9 +40,12 @@ class GapCounter:
         self._places: dict[tuple[int, str], list[int]] = defaultdict(list)
         self._dies: dict[str, int] = {"attention": cluster.attention_dies, "ffn": 1}
         if cluster.schedule.deployment.is_afd:
+            first = main_ops(cluster.schedule.deployment, "ffn")[0]
+            waiting = {"attention": JOIN, "ffn": first}
             for op in cluster.template.ops:
-                if found := _GAP.match(op.name):
-                    self._places[int(found[1]), _ROLE_OF[found[2]]].append(op.index)
+                role, found = cluster.template.dies[op.die].role, _IN_LAYER.match(op.name)
+                if found and found[2] == waiting[role]:
+                    self._places[int(found[1]), role].append(op.index)
         self._sums = dict.fromkeys(self._places, 0.0)
         self._longest = dict.fromkeys(self._places, 0.0)
         self._copies = 0

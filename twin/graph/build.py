@@ -5,18 +5,20 @@ from __future__ import annotations
 from functools import partial
 
 from hardware_models.demand import OpSpec
-from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
 from hardware_models.ops import RowOp
 from twin.deployment import Role
 from twin.graph.blocks import (
     BlockOps,
+    WeightKey,
     attention_ops,
     dense_ops,
     embed_ops,
+    expert_ops,
     head_ops,
     moe_ops,
     mtp_ops,
+    router_ops,
 )
 from twin.graph.placement import Placement
 from twin.graph.prefill import build_prefill_graph
@@ -26,7 +28,7 @@ from twin.graph.step_graph import Die, StepGraph
 from twin.graph.transfers import Transfers
 from twin.graph.writer import GraphWriter
 from twin.model_spec import ModelSpec
-from twin.names import MOE_INPUT, NEXT
+from twin.names import MOE_INPUT, NEXT, fork_op
 from twin.schedule import Schedule
 from twin.weights import weight_bytes
 
@@ -44,7 +46,6 @@ def build_step_graph(
     Raises:
         InputError: the schedule asks for something that is not simulated.
     """
-    _refuse_unsupported(schedule)
     count = model.num_layers if layers is None else layers
     if schedule.workload.is_prefill:
         return build_prefill_graph(schedule, model, hardware, layers=count)
@@ -65,20 +66,11 @@ def build_step_graph(
         sent = [side.layer(run) for side in sides]
         if ffn is not None:
             returned = ffn.layer(run, sent)
-            for side, op in zip(sides, returned, strict=True):
-                side.returned(run, op)
+            for side, ops in zip(sides, returned, strict=True):
+                side.returned(run, ops)
     for side in sides:
         side.finish()
     return writer.graph()
-
-
-def _refuse_unsupported(schedule: Schedule) -> None:
-    if schedule.deployment.afd and schedule.deployment.afd.transport == "direct":
-        raise InputError(
-            "deployment.afd.transport",
-            schedule.deployment.afd.transport,
-            "sdma_pairs or camp2p (simulated so far)",
-        )
 
 
 def _key(run: Pass, weight: str) -> str:
@@ -106,11 +98,12 @@ class _AttentionSide:
         schedule = shapes.schedule
         self._ratio = schedule.deployment.attention_ratio
         self._is_afd = schedule.deployment.is_afd
+        self._fork = fork_op(schedule.deployment)
         self._transfers = Transfers(shapes)
         self._out = RoleWriter(writer, schedule, role, die, _weight_sizes(shapes, role))
         names = [name for name, _ in self._main_ops(layer_passes(1, 1)[0], 1)]
         self._placement = Placement(schedule, role, [*names, "add"])
-        self._arrived: dict[int, int] = {}
+        self._arrived: dict[int, tuple[int, ...]] = {}
         self._pending: dict[int, tuple[Pass, int, int]] = {}
         self._last: dict[int, int] = {}
 
@@ -127,7 +120,7 @@ class _AttentionSide:
         joined = -1
         for name, spec in self._main_ops(run, sequences):
             last = self._out.layer_op(run, name, spec, self._placement.main(name), (last,))
-            if name != MOE_INPUT:
+            if name != self._fork:
                 continue
             if self._is_afd:
                 joined = self._send(run, sequences, last)
@@ -137,9 +130,9 @@ class _AttentionSide:
         self._pending[run.micro_batch] = (run, sequences, joined)
         return joined
 
-    def returned(self, run: Pass, op: int) -> None:
-        """Note which op of the FFN die brings this pass's MoE output back."""
-        self._arrived[run.micro_batch] = op
+    def returned(self, run: Pass, ops: tuple[int, ...]) -> None:
+        """Note which ops of the FFN die bring this pass's MoE output back."""
+        self._arrived[run.micro_batch] = ops
 
     def finish(self) -> None:
         """Close the open passes, then the ops behind the layers and the MTP passes."""
@@ -158,10 +151,17 @@ class _AttentionSide:
         shapes = self._shapes
         return [
             *attention_ops(shapes, sequences, "attention.0", at, fused_add=False),
+            *self._router_ops(sequences, at),
             *dense_ops(shapes, sequences, "dense.0", at),
             *attention_ops(shapes, sequences, "attention.1", at, fused_add=True),
             *dense_ops(shapes, sequences, "dense.1", at),
         ]
+
+    def _router_ops(self, sequences: int, at: WeightKey) -> BlockOps:
+        if not self._shapes.schedule.deployment.is_direct:
+            return []
+        ops = router_ops(self._shapes, self._shapes.rows(sequences), at)
+        return [(f"moe.{name}", spec) for name, spec in ops]
 
     def _moe(self, run: Pass, sequences: int, made: int) -> int:
         place = self._placement.moe(MOE_INPUT)
@@ -185,9 +185,10 @@ class _AttentionSide:
         if self._is_afd:
             _, spec = self._transfers.to_attention(sequences)
             place = self._placement.link("link")
-            joined = self._out.layer_op(
-                run, "afd.recv", spec, place, (self._arrived.pop(micro_batch),), peer=self._ratio
-            )
+            arrived = self._arrived.pop(micro_batch)
+            for name, op in [*self._transfers.wait("attention"), ("afd.recv", spec)]:
+                joined = self._out.layer_op(run, name, op, place, arrived, peer=self._ratio)
+                arrived = (joined,)
         add = RowOp("add", self._shapes.rows(sequences), self._shapes.model.hidden_size)
         place = self._placement.main("add")
         index = self._out.layer_op(run, "add", add, place, (last, joined))
@@ -207,22 +208,34 @@ class _FfnSide:
         names = [name for name, _ in self._ops(layer_passes(1, 1)[0], 1)]
         self._placement = Placement(schedule, "ffn", names)
 
-    def layer(self, run: Pass, sent: list[int]) -> list[int]:
-        """One pass: receive from all attention dies, compute, send back to each."""
+    def layer(self, run: Pass, sent: list[int]) -> list[tuple[int, ...]]:
+        """One pass: receive from all attention dies, compute, send back to each.
+
+        Returns what each has to wait for.
+        """
         sequences = self._shapes.micro_batches[run.micro_batch]
         _, receive = self._transfers.to_ffn(sequences)
-        arrived = [
-            self._transfer(run, "afd.recv", receive, peer, (op,)) for peer, op in enumerate(sent)
-        ]
+        arrived = sent
+        for name, spec in [*self._transfers.wait("ffn"), ("afd.recv", receive)]:
+            arrived = [
+                self._transfer(run, name, spec, peer, (op,)) for peer, op in enumerate(arrived)
+            ]
         last: tuple[int, ...] = tuple(arrived)
         for name, spec in self._ops(run, sequences):
             last = (self._out.layer_op(run, name, spec, self._placement.main(name), last),)
         send, _ = self._transfers.to_attention(sequences)
-        return [self._transfer(run, "afd.send", send, peer, last) for peer in range(self._ratio)]
+        back = [self._transfer(run, "afd.send", send, peer, last) for peer in range(self._ratio)]
+        if self._shapes.schedule.deployment.is_direct:
+            # Copies come from all FFN dies, so also by other parts of such a kernel.
+            return [tuple(back)] * self._ratio
+        return [(op,) for op in back]
 
     def _ops(self, run: Pass, sequences: int) -> BlockOps:
-        rows = self._shapes.rows(sequences) * self._ratio
-        return moe_ops(self._shapes, sequences, rows, partial(_key, run))
+        at, shapes = partial(_key, run), self._shapes
+        if not shapes.schedule.deployment.is_direct:
+            return moe_ops(shapes, sequences, shapes.rows(sequences) * self._ratio, at)
+        rows, active = shapes.expert_rows(sequences), shapes.active_experts(sequences)
+        return [(f"moe.{name}", spec) for name, spec in expert_ops(shapes, rows, active, at)]
 
     def _transfer(
         self, run: Pass, name: str, spec: OpSpec, peer: int, deps: tuple[int, ...]

@@ -81,13 +81,20 @@ class StepShapes:
         whole, rest = divmod(rows, most)
         return (most,) * whole + ((rest,) if rest else ())
 
-    def arriving_rows(self, rows: int) -> float:
-        """Token copies that one MoE die computes when every attention die sends ``rows``.
+    @property
+    def copies_per_token(self) -> float:
+        """Copies of a token that travel and are computed.
 
-        Zero experts are served at the source, so only real_topk copies travel.
+        Zero experts are served at the source, so only real_topk of them; but the direct
+        transport takes real ids alone: there fillers (weight 0) stand for zero experts.
         """
+        is_direct = self.schedule.deployment.is_direct
+        return float(self.model.moe_topk) if is_direct else self.model.real_topk
+
+    def arriving_rows(self, rows: int) -> float:
+        """Token copies that one MoE die computes when every attention die sends ``rows``."""
         tokens = rows * self.schedule.deployment.attention.dies
-        return tokens * self.model.real_topk / self.schedule.deployment.moe.dies
+        return tokens * self.copies_per_token / self.schedule.deployment.moe.dies
 
     def expert_rows(self, sequences: int) -> float:
         """Token copies that one MoE die computes when every group brings ``sequences``.

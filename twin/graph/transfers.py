@@ -3,35 +3,85 @@
 from __future__ import annotations
 
 from hardware_models.demand import OpSpec
-from hardware_models.ops import Receive, Send, VectorReceive, VectorSend
+from hardware_models.ops import (
+    ExpertReceive,
+    ExpertSend,
+    ExpertWait,
+    Receive,
+    Send,
+    VectorReceive,
+    VectorSend,
+)
 from hardware_models.ops.tiling import ELEMENT_BYTES
+from hardware_models.ops.vector_transfer import back_slot_bytes, slot_bytes
+from twin.deployment import Role
+from twin.graph.blocks import BlockOps
 from twin.graph.shapes import StepShapes
 
 
 class Transfers:
     """Specs of one deployment's transfers; ``sequences`` are those of a micro-batch.
 
-    An FFN die has one receive and one send for each attention die that it serves.
+    An FFN die has one receive and one send for each attention die simulated beside it.
     """
 
     def __init__(self, shapes: StepShapes) -> None:
         self._shapes = shapes
-        afd = shapes.schedule.deployment.afd
-        self._holds_cores = afd is not None and afd.holds_cores
+        self._deployment = shapes.schedule.deployment
 
     def to_ffn(self, sequences: int) -> tuple[OpSpec, OpSpec]:
         """Send and receive of an attention die's rows."""
-        return self._pair(sequences)
+        if not self._deployment.is_direct:
+            return self._pair(sequences)
+        shapes, ffn = self._shapes, self._deployment.moe.dies
+        size = slot_bytes(shapes.model.hidden_size, 1 if shapes.is_quantised else self._element)
+        on_link, busiest = self._copies(sequences)
+        arriving = shapes.expert_rows(sequences) / self._deployment.attention_ratio
+        return (
+            ExpertSend("attention_to_ffn", on_link, busiest, size, ffn),
+            ExpertReceive(arriving, size),
+        )
+
+    def wait(self, role: Role) -> BlockOps:
+        """What a die of ``role`` does before it receives: under direct, wait for all senders."""
+        if not self._deployment.is_direct:
+            return []
+        return [("afd.wait", ExpertWait(self._deployment.roles[role].dies))]
 
     def to_attention(self, sequences: int) -> tuple[OpSpec, OpSpec]:
         """Send and receive of what the experts made of them."""
-        return self._pair(sequences)
+        if not self._deployment.is_direct:
+            return self._pair(sequences)
+        shapes, attention = self._shapes, self._deployment.attention.dies
+        size = back_slot_bytes(shapes.model.hidden_size)
+        on_link, busiest = self._copies(sequences)
+        parts = self._deployment.attention_ratio
+        back = shapes.rows(sequences) * shapes.copies_per_token
+        return (
+            ExpertSend("ffn_to_attention", on_link, busiest, size, attention, parts),
+            ExpertReceive(back, size),
+        )
+
+    @property
+    def _element(self) -> int:
+        return ELEMENT_BYTES[self._shapes.dtype]
+
+    def _copies(self, sequences: int) -> tuple[float, float]:
+        """Token copies over one simulated link, and those of the busier end in all.
+
+        A link joins an attention die and its part of an FFN die; where A:F is no whole
+        number they differ, and the larger holds the link for as long as either would.
+        """
+        shapes = self._shapes
+        there = shapes.rows(sequences) * shapes.copies_per_token
+        arriving = shapes.expert_rows(sequences)
+        on_link = max(there, arriving / self._deployment.attention_ratio)
+        return on_link, max(there, arriving)
 
     def _pair(self, sequences: int) -> tuple[OpSpec, OpSpec]:
         """Activations of a micro-batch: rows x hidden, in the activation type."""
         shapes = self._shapes
-        width = shapes.model.hidden_size * ELEMENT_BYTES[shapes.dtype]
-        size = shapes.rows(sequences) * width
-        if self._holds_cores:
+        size = shapes.rows(sequences) * shapes.model.hidden_size * self._element
+        if self._deployment.afd is not None and self._deployment.afd.holds_cores:
             return VectorSend(size), VectorReceive(size)
         return Send(size), Receive(size)

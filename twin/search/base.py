@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
-from twin.deployment import Afd, Deployment, Role, RoleDeployment
+from twin.deployment import Deployment, Role, RoleDeployment
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
 from twin.search.config import PARALLEL_SIZES, DeploymentChoice, Kind, SearchConfig
+from twin.search.transport import with_transport
 from twin.validate import validate_schedule
 
 
@@ -28,6 +29,8 @@ def base_schedule(config: SearchConfig, kind: Kind) -> Schedule:
         for name in ("global_batch", "kv_tokens", "next_n", "acceptance", "expert_load")
         if (value := getattr(choice, name)) is not None
     }
+    if config.deployment.transport is not None:
+        base = with_transport(base, config.deployment.transport)
     deployment = _with_sizes(base.deployment, config.deployment)
     if config.hardware.die is not None:
         deployment = replace(deployment, hardware=config.hardware.die)
@@ -70,13 +73,9 @@ def _with_sizes(deployment: Deployment, choice: DeploymentChoice) -> Deployment:
     }
     roles: dict[Role, RoleDeployment] = dict(deployment.roles)
     roles[holder] = replace(roles[holder], **sizes)
-    afd = deployment.afd
-    if afd is not None and choice.transport is not None:
-        afd = replace(afd, transport=choice.transport)
     return replace(
         deployment,
         roles=roles,
         quantisation=choice.quantisation or deployment.quantisation,
         graph_mode=choice.graph_mode or deployment.graph_mode,
-        afd=afd if isinstance(afd, Afd) else None,
     )

@@ -14,6 +14,7 @@ from twin.model_spec import ModelSpec
 from twin.names import layer_chains
 from twin.schedule import CoreLimit, Prefetch, PrefillPlan, Schedule
 from twin.search.config import Knob
+from twin.search.transport import transport_op
 from twin.weights import weight_bytes
 
 DIES = "dies"
@@ -137,8 +138,11 @@ def present_op(deployment: Deployment, role: Role, op: str) -> str:
     them, so a space that names one stays usable.
     """
     present = {name for chain in layer_chains(deployment, role) for name in chain}
-    if op in present or role == "ffn":
+    if op in present:
         return op
+    moved = transport_op(deployment, role, op)
+    if moved != op or role == "ffn":
+        return moved
     holder = deployment.attention_role
     plain = replace(deployment.roles[holder], o_proj_tp=2, dense_tp=2, attention_tp=1, kvp=1)
     for sizes in (plain, replace(plain, attention_tp=2), replace(plain, kvp=2)):

@@ -21,7 +21,6 @@ MERGE_WIDTH_RANGE = (8, 512)
 MERGE_WIDTH_STEP = 8
 """Limits of the op that merges the partial results of a split KV cache (npu_attention_update)."""
 
-SIMULATED: tuple[Transport, ...] = ("sdma_pairs", "camp2p")
 INTEGER_RATIO: tuple[Transport, ...] = ("sdma_pairs", "camp2p")
 """Transports in which one FFN die serves a whole number of attention dies."""
 
@@ -163,12 +162,6 @@ def _check_transport(deployment: Deployment) -> None:
         require(
             afd.micro_batches in (1, 2), "deployment.afd.micro_batches", afd.micro_batches, allowed
         )
-    require(
-        afd.transport in SIMULATED,
-        "deployment.afd.transport",
-        afd.transport,
-        f"{', '.join(SIMULATED)} (simulated so far)",
-    )
 
 
 def _sequences(schedule: Schedule) -> int:
@@ -222,6 +215,13 @@ def _check_experts(schedule: Schedule, model: ModelSpec) -> None:
         f"({model.n_routed_experts} routed, {redundant} redundant)",
     )
     require(
+        not deployment.is_direct or total >= model.moe_topk,
+        "deployment.afd.transport",
+        "direct",
+        f"a transport other than direct: {total} experts leave no {model.moe_topk} ids of their "
+        "own to a row, fillers for zero experts included",
+    )
+    require(
         total <= MOST_EXPERTS,
         "moe.redundant_experts",
         redundant,
@@ -250,10 +250,12 @@ def _check_dispatch(schedule: Schedule, model: ModelSpec) -> None:
     sequences = math.ceil(_sequences(schedule) / parts)
     rows = sequences * schedule.workload.rows_per_sequence
     # Rows of a TP group lie scattered over its dies; dies of a KVP group each send all rows.
-    rows = math.ceil(rows / deployment.attention.attention_tp) * deployment.attention_ratio
+    rows = math.ceil(rows / deployment.attention.attention_tp)
+    # Direct transfers take each attention die's rows apart (assumed to have the same limits).
+    rows *= 1 if deployment.is_direct else deployment.attention_ratio
     require(
         rows <= MOST_ROWS,
         "workload.global_batch",
         schedule.workload.global_batch,
-        f"a batch that brings at most {MOST_ROWS} token rows to a MoE die (here {rows})",
+        f"a batch that brings at most {MOST_ROWS} token rows to an exchange (here {rows})",
     )

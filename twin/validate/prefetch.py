@@ -44,7 +44,7 @@ def _check_one(schedule: Schedule, field: str, role: Role, prefetch: Prefetch) -
     deployment, next_n = schedule.deployment, schedule.workload.next_n
     require(prefetch.bytes > 0, f"{field}.bytes", prefetch.bytes, "a size above 0")
     name = parse_weight(prefetch.weight)
-    in_layer = layer_weights(role)
+    in_layer = layer_weights(deployment, role)
     outside = () if name.is_next else outside_weights(role, next_n)
     require(
         name.weight in in_layer or name.weight in outside,

@@ -12,6 +12,7 @@ from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
 from twin.search.space import with_dies, with_ratio
+from twin.search.transport import with_transport
 
 ALIKE = ClusterOptions(jitter=Jitter(matmul=0.0, other=0.0))
 SKEWED = ClusterOptions(
@@ -40,10 +41,10 @@ def split_heads() -> Schedule:
 def afd(
     ratio: int, dies: int, micro_batches: int = 1, transport: Transport = "sdma_pairs"
 ) -> Schedule:
-    schedule = with_ratio(load_schedule("recipe_afd"), ratio, dies)
+    schedule = with_ratio(with_transport(load_schedule("recipe_afd"), transport), ratio, dies)
     deployment = schedule.deployment
     assert deployment.afd is not None
-    cut = replace(deployment.afd, micro_batches=micro_batches, transport=transport)
+    cut = replace(deployment.afd, micro_batches=micro_batches)
     schedule = replace(schedule, deployment=replace(deployment, afd=cut))
     return with_batch(schedule, 4 * deployment.attention.dies)
 

@@ -45,10 +45,11 @@ OPTIONS = [
         (afd(3, 64), 2),
         (afd(3, 64, 2), 2),
         (afd(3, 64, 2, "camp2p"), 2),
+        (afd(3, 64, 2, "direct"), 2),
         (with_batch(long_context(), 13), 2),
         (with_batch(split_heads(), 59), 2),
     ],
-    ids=["colocated", "1:1", "3:1", "3:1 twice", "camp2p", "kvp", "attention_tp"],
+    ids=["colocated", "1:1", "3:1", "3:1 twice", "camp2p", "direct", "kvp", "attention_tp"],
 )
 def test_the_same_as_the_reference_engine(
     schedule: Schedule, layers: int, options: EngineOptions
@@ -70,10 +71,11 @@ def test_the_same_as_the_reference_engine(
         afd(3, 64),
         afd(3, 64, 2),
         afd(3, 64, 2, "camp2p"),
+        afd(3, 64, 2, "direct"),
         long_context(kv_tokens=65536),
         split_heads(),
     ],
-    ids=["colocated", "1:1", "3:1", "3:1 twice", "camp2p", "kvp", "attention_tp"],
+    ids=["colocated", "1:1", "3:1", "3:1 twice", "camp2p", "direct", "kvp", "attention_tp"],
 )
 def test_dies_that_are_alike_run_like_one(schedule: Schedule) -> None:
     cluster = simulation(schedule, ALIKE)

@@ -8,6 +8,7 @@ from twin.deployment import Transport
 from twin.schedule import CoreLimit, Schedule
 from twin.schedule_io import load_schedule
 from twin.search.space import with_ratio
+from twin.search.transport import with_transport
 
 
 def on_transport(
@@ -19,10 +20,10 @@ def on_transport(
     main: CoreLimit | None = None,
 ) -> Schedule:
     """The recipe's AFD schedule; ``link`` and ``main`` limit those streams of both roles."""
-    schedule = with_ratio(load_schedule("recipe_afd"), ratio)
+    schedule = with_ratio(with_transport(load_schedule("recipe_afd"), transport), ratio)
     deployment = schedule.deployment
     assert deployment.afd is not None
-    afd = replace(deployment.afd, transport=transport, micro_batches=micro_batches)
+    afd = replace(deployment.afd, micro_batches=micro_batches)
     streams = {"main": main or CoreLimit(), "link": link or CoreLimit()}
     return replace(
         schedule,
