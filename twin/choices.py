@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from hardware_models.hardware import Hardware, load_hardware
 
+Level = float | str
+"""A level of a searched knob: a number, or a name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareChoice:

@@ -9,7 +9,7 @@ from twin.deployment import Deployment, Role
 from twin.model_spec import ModelSpec
 from twin.names import JOIN, MOE_INPUT, NEXT
 from twin.schedule import CoreLimit, Prefetch, Stage
-from twin.search.space import present_op
+from twin.search.changes import present_op
 from twin.weights import weight_bytes
 
 SPLITS: dict[int, tuple[CoreLimit, CoreLimit]] = {

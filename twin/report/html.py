@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from twin.choices import Level
 from twin.evaluate import Evaluation
 from twin.report import picture
 from twin.report.table import clipped_text, knobs_text, latency_of, memory_text, time_text
@@ -41,7 +42,7 @@ def write_search_report(
     path: Path,
     payload: Mapping[str, Any],
     best: Evaluation,
-    points: Sequence[tuple[Mapping[str, float], float]],
+    points: Sequence[tuple[Mapping[str, Level], float]],
 ) -> Path:
     """The page of a search: ``points`` are what is drawn: (knob levels, latency in us).
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from twin.choices import Level
 from twin.engine.timeline import Timeline
 from twin.graph.step_graph import StepGraph
+from twin.report.table import level_text
 from twin.report.trace import streams_of
 
 # Colours far apart in hue for kinds that stand beside each other; grey for what does no matmul
@@ -123,7 +125,7 @@ def _tick_us(span_us: float) -> float:
     return next(m * power for m in (1, 2, 5, 10) if m * power * _TICKS >= span_us * (1 - 1e-12))
 
 
-def knob_plots(points: Sequence[tuple[Mapping[str, float], float]], latency: str) -> list[KnobPlot]:
+def knob_plots(points: Sequence[tuple[Mapping[str, Level], float]], latency: str) -> list[KnobPlot]:
     """One plot for every knob with more than one level among the (choice, latency us) points.
 
     ``latency`` is the name of what was measured: TPOT or TTFT.
@@ -147,10 +149,14 @@ def knob_plots(points: Sequence[tuple[Mapping[str, float], float]], latency: str
         plots.append(
             KnobPlot(
                 name=name,
-                levels=tuple((x[level], f"{level:g}") for level in levels),
+                levels=tuple((x[level], f"{level_text(level)}") for level in levels),
                 dots=tuple(dots),
                 line=tuple(
-                    (x[level], _y(us, low, high), f"{level:g}: best {latency} {us / 1e3:.3f} ms")
+                    (
+                        x[level],
+                        _y(us, low, high),
+                        f"{level_text(level)}: best {latency} {us / 1e3:.3f} ms",
+                    )
                     for level, us in at_level.items()
                 ),
                 best=(x[best[0][name]], _y(low, low, high)),

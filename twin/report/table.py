@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from twin.choices import Level
+
 # Wide enough for every column when the output goes to a file or a pipe.
 _PLAIN_WIDTH = 210
 _KINDS_SHOWN = 3
@@ -59,10 +61,16 @@ def latency_of(entry: Mapping[str, Any]) -> tuple[str, float]:
     return name, float(entry[f"{name.lower()}_ms"])
 
 
-def knobs_text(levels: Mapping[str, Sequence[float]]) -> str:
+def level_text(level: Level) -> str:
+    """A knob's level: a number or a name."""
+    return level if isinstance(level, str) else f"{level:g}"
+
+
+def knobs_text(levels: Mapping[str, Sequence[Level]]) -> str:
     """Knobs with their levels on one line."""
     return "; ".join(
-        f"{name} {', '.join(f'{level:g}' for level in values)}" for name, values in levels.items()
+        f"{name} {', '.join(level_text(level) for level in values)}"
+        for name, values in levels.items()
     )
 
 

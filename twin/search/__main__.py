@@ -26,11 +26,12 @@ from twin.schedule_io import dump_schedule
 from twin.search.answer import Answer, answer
 from twin.search.base import base_schedule, check_fixed
 from twin.search.baselines import baseline_schedules, prefill_baselines
+from twin.search.changes import with_dies
 from twin.search.config import Kind, SearchConfig
 from twin.search.confirm import Confirmation, confirm
 from twin.search.feasible import rejection
 from twin.search.pool import Workers, available_cpus
-from twin.search.space import Space, with_dies
+from twin.search.space import Space
 from twin.search.sweep import Explorer, Sweep, sweep
 
 Entry = dict[str, object]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from twin.choices import Level
 from twin.search.space import Space
 from twin.search.sweep import Point
 
@@ -19,7 +20,7 @@ class Answer:
     """
 
     ties: tuple[int, ...]
-    tie_ranges: dict[str, list[float]]
+    tie_ranges: dict[str, list[Level]]
     pareto: tuple[int, ...]
 
 
@@ -31,7 +32,7 @@ def answer(space: Space, points: Sequence[Point], tie_tolerance: float) -> Answe
     return Answer(ties=ties, tie_ranges=_ranges(space, ties), pareto=_pareto(ranked))
 
 
-def _ranges(space: Space, indices: Sequence[int]) -> dict[str, list[float]]:
+def _ranges(space: Space, indices: Sequence[int]) -> dict[str, list[Level]]:
     choices = [space.choice(index) for index in indices]
     return {
         name: sorted({choice[name] for choice in choices})

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
 from twin.schedule import CoreLimit, Schedule, Stage
-from twin.search.space import with_core_split, with_micro_batches, with_ratio, with_sizes
+from twin.search.changes import with_core_split, with_micro_batches, with_ratio, with_sizes
 
 SERIAL = "serial, all cores"
 RECIPE = "recipe c16v32 + c8v16"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from hardware_models.errors import InputError
-from twin.choices import HardwareChoice
+from twin.choices import HardwareChoice, Level
 from twin.deployment import GraphMode, Quantisation, Role, Transport
 from twin.workload import ExpertLoad
 
 Kind = Literal["colocated", "afd", "prefill"]
-Drives = Literal["ratio", "micro_batches", "cores", "prefetch", "chunk", "sizes"]
+Drives = Literal[
+    "ratio", "micro_batches", "transport", "cores", "vector_cores", "prefetch", "place",
+    "super_kernel", "chunk", "sizes", "batch",
+]  # fmt: skip
 PARALLEL_SIZES = ("attention_tp", "o_proj_tp", "dense_tp", "kvp", "lm_head_tp", "embed_tp")
 """Sizes of the role that holds attention, which overrides and knobs may change."""
 
@@ -21,15 +24,18 @@ PARALLEL_SIZES = ("attention_tp", "o_proj_tp", "dense_tp", "kvp", "lm_head_tp", 
 class Knob:
     """One decision that the search varies: what it drives, and the levels tried.
 
-    ``cores``: cube cores of ``stage``'s main stream (twice as many vector cores), the rest
-    for its moe stream.  ``prefetch``: share of each of ``weights`` (weight: op after which
-    it is issued) that ``role`` prefetches.  ``ratio``: of an AFD deployment;
-    ``micro_batches``: of AFD or of a prefill step.  ``chunk``: token rows of a die that go
-    through the experts at once in prefill.  ``sizes``: dies of each of the parallel ``sizes``.
+    - ``ratio``, ``transport``: of an AFD deployment; ``micro_batches``: of AFD or of prefill.
+    - ``cores``: cube cores of ``stage``'s main stream (twice as many vector cores), the rest
+      for its moe stream; ``vector_cores``: its vector cores apart from that.
+    - ``prefetch``: share of each of ``weights`` (weight: op after which it is issued) that
+      ``role`` prefetches; ``place``: the op after which ``weights`` are issued instead.
+    - ``super_kernel``: 1 keeps the base's SuperKernel scopes, 0 has none.
+    - ``chunk``: token rows of a die that go through the experts at once in prefill.
+    - ``sizes``: dies of each of the parallel ``sizes``; ``batch``: the global batch.
     """
 
     drives: Drives
-    levels: tuple[float, ...]
+    levels: tuple[Level, ...]
     stage: str | None = None
     role: Role | None = None
     weights: Mapping[str, str] | None = None
@@ -44,20 +50,33 @@ class Knob:
         key = f"search.knobs.{name}"
         if not self.levels or len(set(self.levels)) < len(self.levels):
             raise InputError(f"{key}.levels", list(self.levels), "at least one level, each once")
-        if self.drives == "prefetch":
-            if not all(0 <= level <= 1 for level in self.levels):
-                raise InputError(f"{key}.levels", list(self.levels), "shares from 0 to 1")
-            if not self.weights:
-                raise InputError(f"{key}.weights", self.weights, "weights with the op before each")
-        elif not all(level >= 1 and level == int(level) for level in self.levels):
-            raise InputError(f"{key}.levels", list(self.levels), "whole numbers from 1")
-        if self.drives == "cores" and self.stage is None:
+        names = self.drives in ("transport", "place")
+        if any(isinstance(level, str) is not names for level in self.levels):
+            raise InputError(f"{key}.levels", list(self.levels), "names" if names else "numbers")
+        self._check_levels(f"{key}.levels")
+        if self.drives in ("prefetch", "place") and not self.weights:
+            raise InputError(f"{key}.weights", self.weights, "weights with the op before each")
+        if self.drives in ("cores", "vector_cores") and self.stage is None:
             raise InputError(f"{key}.stage", None, "the name of a stage")
         if self.drives == "sizes" and (
             not self.sizes or not set(self.sizes) <= set(PARALLEL_SIZES)
         ):
             allowed = f"some of {', '.join(PARALLEL_SIZES)}"
             raise InputError(f"{key}.sizes", self.sizes, allowed)
+
+    def _check_levels(self, key: str) -> None:
+        numbers = [level for level in self.levels if not isinstance(level, str)]
+        if self.drives == "prefetch":
+            if not all(0 <= level <= 1 for level in numbers):
+                raise InputError(key, numbers, "shares from 0 to 1")
+        elif self.drives == "super_kernel":
+            if not set(numbers) <= {0, 1}:
+                raise InputError(key, numbers, "0 (no scopes) and 1 (the base's scopes)")
+        elif self.drives == "transport":
+            if not set(self.levels) <= set(get_args(Transport)):
+                raise InputError(key, list(self.levels), ", ".join(get_args(Transport)))
+        elif not all(level >= 1 and level == int(level) for level in numbers):
+            raise InputError(key, numbers, "whole numbers from 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from rich.progress import track
 
 from hardware_models.hardware import Hardware
 from twin.evaluate import Evaluation, evaluate, with_interval
+from twin.evidence import with_evidence
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 from twin.search.pool import Workers
@@ -27,7 +28,8 @@ class Confirmation:
 
     def of(self, schedule: Schedule) -> Evaluation:
         """The full step of one schedule, with its interval when draws are asked for."""
-        result = evaluate(schedule, self.model, self.hardware)
+        plain = evaluate(schedule, self.model, self.hardware)
+        result = with_evidence(plain, self.model, self.hardware)
         if not self.draws:
             return result
         variants = draw_hardware(self.hardware, self.draws, self.seed)

@@ -195,7 +195,9 @@ class Structure:
 
     def _share(self, axis: Axis, level: int) -> float:
         (name,) = axis.knobs
-        return self.space.levels[name][axis.levels[level][0]]
+        share = self.space.levels[name][axis.levels[level][0]]
+        assert not isinstance(share, str), "shares are numbers"
+        return share
 
     @cached_property
     def plan(self) -> Plan:

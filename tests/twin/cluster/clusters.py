@@ -11,7 +11,7 @@ from twin.deployment import Role, RoleDeployment, Transport
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
-from twin.search.space import with_dies, with_ratio
+from twin.search.changes import with_dies, with_ratio
 from twin.search.transport import with_transport
 
 ALIKE = ClusterOptions(jitter=Jitter(matmul=0.0, other=0.0))

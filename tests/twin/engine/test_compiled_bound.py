@@ -20,7 +20,7 @@ from twin.graph.step_graph import StepGraph
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
-from twin.search.space import with_core_split, with_ratio
+from twin.search.changes import with_core_split, with_ratio
 
 MANY = 60
 

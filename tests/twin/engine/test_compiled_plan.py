@@ -19,7 +19,7 @@ from twin.graph.build import build_step_graph
 from twin.models import load_model
 from twin.schedule import CoreLimit, Schedule
 from twin.schedule_io import load_schedule
-from twin.search.space import with_core_split, with_ratio
+from twin.search.changes import with_core_split, with_ratio
 
 STOPS = EngineOptions(unfinished_prefetch="stops")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from twin.deployment import Transport
 from twin.schedule import CoreLimit, Schedule
 from twin.schedule_io import load_schedule
-from twin.search.space import with_ratio
+from twin.search.changes import with_ratio
 from twin.search.transport import with_transport
 
 

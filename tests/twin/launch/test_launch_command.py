@@ -16,7 +16,7 @@ from twin.launch.__main__ import main
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule, save_schedule
-from twin.search.space import with_core_split, with_ratio
+from twin.search.changes import with_core_split, with_ratio
 
 HARDWARE = load_hardware("a3-752t")
 

@@ -21,7 +21,7 @@ from twin.launch.plugin_keys import PluginSettings
 from twin.launch.spelling import spelled
 from twin.models import load_model
 from twin.schedule_io import load_schedule
-from twin.search.space import with_ratio
+from twin.search.changes import with_ratio
 
 MODEL = load_model("longcat-flash-560b")
 BESIDE = Beside(model="longcat-flash-560b", hardware="a3-752t", quantisation="w8a8", kv_tokens=4608)

@@ -22,7 +22,7 @@ from twin.launch.spelling import spelled
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
-from twin.search.space import with_core_split, with_ratio
+from twin.search.changes import with_core_split, with_ratio
 
 MODEL = load_model("longcat-flash-560b")
 HARDWARE = load_hardware("a3-752t")

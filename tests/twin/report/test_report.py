@@ -95,6 +95,11 @@ def test_the_page_is_offline_and_escapes_names(result: Evaluation, tmp_path: Pat
         assert outside not in text
     payload = {
         "candidates": 2,
+        "evaluated": 1,
+        "pruned": 1,
+        "open": 0,
+        "proven_optimal": True,
+        "gap": 0.0,
         "feasible": 2,
         "tie_count": 1,
         "tie_tolerance": 0.01,

@@ -15,8 +15,8 @@ from hardware_models.hardware import load_hardware
 from twin.evaluate import evaluate
 from twin.models import load_model
 from twin.schedule_io import load_schedule
+from twin.search.changes import with_ratio
 from twin.search.closed_form import LayerTimes, LinearTime, closed_form, layer_times
-from twin.search.space import with_ratio
 
 positive = st.floats(0.01, 1000)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
+from twin.choices import Level
 from twin.evaluate import latencies
 from twin.models import load_model
 from twin.schedule_io import load_schedule
@@ -102,12 +103,12 @@ def test_the_sweep_is_brute_force_with_less_work(name: str, tmp_path: Path) -> N
 
 def test_every_number_of_dies_keeps_its_best(tmp_path: Path) -> None:
     space = space_of("dies")
-    best: dict[float, float] = {}
+    best: dict[Level, float] = {}
     for index, us in enumerate(brute_force("dies")):
         if isinstance(us, float):
             dies = space.choice(index)["dies"]
             best[dies] = min(us, best.get(dies, us))
-    found: dict[float, float] = {}
+    found: dict[Level, float] = {}
     for point in swept("dies", tmp_path, tolerance=0.0).points:
         dies = space.choice(point.index)["dies"]
         found[dies] = min(point.latency_us, found.get(dies, point.latency_us))

@@ -11,9 +11,10 @@ from hardware_models.hardware import load_hardware
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
+from twin.search.changes import present_op, with_core_split, with_dies, with_ratio
 from twin.search.config import Knob
 from twin.search.feasible import rejection
-from twin.search.space import Space, present_op, with_core_split, with_dies, with_ratio
+from twin.search.space import Space
 
 MODEL = load_model("longcat-flash-560b")
 HARDWARE = load_hardware("a3-752t")
