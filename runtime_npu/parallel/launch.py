@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TypeVar
@@ -102,6 +102,8 @@ def run_as_rank(task: Task[Job, Result], job: Job | None, meeting: Meeting) -> l
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Processes started inside never see Ctrl-C: the command that started them ends them."""
+    # multiprocessing starts its tracker with the first process and unblocks Ctrl-C behind it.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -4,17 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from processes import SOON_S, is_running, until
 from rank_tasks import fail, gather
 
 from hardware_models.errors import InputError, TwinError
 from runtime_npu.parallel.launch import RankError, run_ranks
-
-SOON_S = 10.0
-"""Far more than ending takes, far less than any of the waits that would hold a rank."""
 
 COMMAND = """
 import sys
@@ -68,28 +65,12 @@ def test_no_rank_outlives_the_command(end: signal.Signals, tmp_path: Path) -> No
     else:
         command.send_signal(end)
     _, said = command.communicate(timeout=SOON_S)
-    _until(lambda: not any(_is_running(pid) for pid in ranks))
+    until(lambda: not any(is_running(pid) for pid in ranks))
     if end == signal.SIGINT:
         # One traceback: that of the command itself, none of the ranks'.
         assert said.count("KeyboardInterrupt") == 1
 
 
 def _rank_pid(path: Path) -> int:
-    _until(path.exists, 120.0)
+    until(path.exists, 120.0)
     return int(path.read_text())
-
-
-def _until(is_true: object, limit_s: float = SOON_S) -> None:
-    assert callable(is_true)
-    deadline = time.monotonic() + limit_s
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
