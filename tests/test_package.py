@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ["twin.search", "twin.simulate", "twin.launch", "calibration.compare", "calibration.fit"]
+COMMANDS = [
+    "twin.search",
+    "twin.simulate",
+    "twin.launch",
+    "calibration.compare",
+    "calibration.fit",
+    "calibration.diagnose",
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +50,8 @@ def test_the_wheel_holds_data_and_no_tests(wheel: Path) -> None:
         "calibration/measurements/longcat_end_to_end.csv",
         "calibration/priors/a3-752t.steps.yaml",
         "twin/report/templates/report.html.j2",
+        "calibration/profiles/templates/diagnosis.html.j2",
+        "scenarios/diagnose.yaml",
         "twin/py.typed",
     ):
         assert needed in names
@@ -67,6 +76,7 @@ def test_planning_never_imports_torch() -> None:
         "twin.launch.__main__",
         "calibration.compare",
         "calibration.fit",
+        "calibration.diagnose",
         "runtime_npu.run",
     ]
     code = (

@@ -8,7 +8,7 @@ exchanges.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from calibration.kernel import kind_of
@@ -125,19 +125,29 @@ def type_of(kernel: Kernel) -> str:
     return parts[-1] if parts else ""
 
 
-def unmapped(mapped: Iterable[Mapped]) -> list[Unmapped]:
-    """Kernels without a spec by type and reason, the longest first."""
-    rows = list(mapped)
-    total_us = sum(row.kernel.duration_us for row in rows)
-    groups: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
-        if row.spec is None:
-            groups.setdefault((type_of(row.kernel), row.reason), []).append(row.kernel.duration_us)
-    found = [
-        Unmapped(type_, reason, len(times), sum(times), sum(times) / total_us if total_us else 0.0)
-        for (type_, reason), times in groups.items()
-    ]
-    return sorted(found, key=lambda row: (-row.time_us, row.type, row.reason))
+class UnmappedTally:
+    """Adds up kernels, and lists those without a spec by type and reason."""
+
+    def __init__(self) -> None:
+        self._total_us = 0.0
+        self._groups: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def add(self, mapped: Mapped) -> None:
+        """Count one kernel, with or without a spec."""
+        self._total_us += mapped.kernel.duration_us
+        if mapped.spec is None:
+            key = (type_of(mapped.kernel), mapped.reason)
+            count, time_us = self._groups.get(key, (0, 0.0))
+            self._groups[key] = (count + 1, time_us + mapped.kernel.duration_us)
+
+    def rows(self) -> list[Unmapped]:
+        """What has no spec, the longest first; shares are of the time of all kernels."""
+        whole = self._total_us or 1.0
+        found = [
+            Unmapped(type_, reason, count, time_us, time_us / whole)
+            for (type_, reason), (count, time_us) in self._groups.items()
+        ]
+        return sorted(found, key=lambda row: (-row.time_us, row.type, row.reason))
 
 
 def _vector_kind(type_: str) -> str:
@@ -147,12 +157,16 @@ def _vector_kind(type_: str) -> str:
 
 
 def _present(kernel: Kernel) -> list[Tensor]:
-    found = [tensor for tensor in kernel.inputs if tensor.shape]
+    found = [tensor.plain for tensor in kernel.inputs if tensor.shape]
     if not found:
         raise _NotSaidError("no input shapes were recorded")
     if min(min(tensor.shape) for tensor in found) < 1:
         raise _NotSaidError("an operand is empty")
     return found
+
+
+def _output(kernel: Kernel) -> Tensor:
+    return kernel.outputs[0].plain if kernel.outputs else Tensor(())
 
 
 def _dtype(tensor: Tensor) -> DType:
@@ -163,8 +177,9 @@ def _dtype(tensor: Tensor) -> DType:
 
 
 def _vector(kernel: Kernel, context: Context) -> OpSpec:
-    _present(kernel)
-    size = element_bytes(next((t.dtype for t in kernel.inputs if t.shape), ""))
+    size = element_bytes(_present(kernel)[0].dtype)
+    if type_of(kernel).startswith(("Index", "Scatter")):
+        raise _NotSaidError("which elements it moves is not in the row")
     spec = vector_kernel(type_of(kernel), [tensor.shape for tensor in kernel.inputs], size)
     if spec is None:
         raise _NotSaidError("the input shapes say too little")
@@ -174,7 +189,7 @@ def _vector(kernel: Kernel, context: Context) -> OpSpec:
 def _matmul(kernel: Kernel, context: Context) -> OpSpec:
     x, w = _present(kernel)[:2]
     dtype = _dtype(x)
-    out = kernel.outputs[0].shape if kernel.outputs else ()
+    out = _output(kernel).shape
     if len(x.shape) == len(w.shape) == len(out) == 2:
         # Either operand may be transposed; the result says which dimension is summed over.
         m, n = out
@@ -186,8 +201,8 @@ def _matmul(kernel: Kernel, context: Context) -> OpSpec:
 
 def _quant_matmul(kernel: Kernel, context: Context) -> OpSpec:
     _present(kernel)
-    spec = quant_matmul([tensor.shape for tensor in kernel.inputs])
-    out = kernel.outputs[0].dtype.removeprefix("DT_") if kernel.outputs else ""
+    spec = quant_matmul([tensor.plain.shape for tensor in kernel.inputs])
+    out = _output(kernel).dtype.removeprefix("DT_")
     if spec.epilogue == "static" and out in _EPILOGUES:
         return replace(spec, epilogue=_EPILOGUES[out])
     return spec
@@ -195,7 +210,7 @@ def _quant_matmul(kernel: Kernel, context: Context) -> OpSpec:
 
 def _batch_matmul(kernel: Kernel, context: Context) -> OpSpec:
     x, w = _present(kernel)[:2]
-    out = kernel.outputs[0] if kernel.outputs else Tensor(())
+    out = _output(kernel)
     if out.elements:
         # Rows of all batches times n; what is left of x and w is k and the batch.
         n = out.shape[-1]

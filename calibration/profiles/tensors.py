@@ -8,6 +8,7 @@ from functools import lru_cache
 MOST_DIMENSIONS = 16
 MOST_ELEMENTS = 1 << 48
 _LONGEST_TEXT = 1 << 16
+_NZ_DIMENSIONS = 4
 
 _ELEMENT_BYTES = {
     "FLOAT": 4, "FLOAT32": 4, "INT32": 4, "UINT32": 4, "HF32": 4,
@@ -32,6 +33,15 @@ class Tensor:
         for size in self.shape:
             count *= size
         return count
+
+    @property
+    def plain(self) -> Tensor:
+        """The operand without the blocks of FRACTAL_NZ: [.., n/c, m/16, 16, c] is [.., m, n]."""
+        if "FRACTAL_NZ" not in self.format or len(self.shape) < _NZ_DIMENSIONS:
+            return self
+        *outer, columns, rows, inner_rows, inner_columns = self.shape
+        shape = (*outer, rows * inner_rows, columns * inner_columns)
+        return Tensor(shape, self.dtype, "ND")
 
     @property
     def bytes(self) -> int:

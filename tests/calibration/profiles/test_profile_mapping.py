@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calibration.profiles.kernels import Kernel
-from calibration.profiles.mapping import Context, Mapped, map_kernel, type_of, unmapped
+from calibration.profiles.mapping import Context, UnmappedTally, map_kernel, type_of
 from calibration.profiles.tensors import parse_tensors
 from hardware_models.demand import OpSpec
 from hardware_models.ops import (
@@ -123,15 +123,11 @@ def test_level0_has_its_types_in_the_names(name: str, type_: str) -> None:
 
 
 def test_what_is_not_mapped_is_listed_with_its_share() -> None:
-    rows: list[Mapped] = [
-        map_kernel(kernel(type_, shapes, "FLOAT", us=us), Context())
-        for type_, shapes, us in (
-            ("Cast", "4,4", 50.0), ("Conv2D", "1", 10.0), ("Conv2D", "1", 20.0), ("Tril", "1", 20.0)
-        )
-    ]  # fmt: skip
-    found = unmapped(rows)
-    assert [(u.type, u.count, u.time_us, u.share) for u in found] == [
+    tally = UnmappedTally()
+    for type_, us in (("Cast", 50.0), ("Conv2D", 10.0), ("Conv2D", 20.0), ("Tril", 20.0)):
+        tally.add(map_kernel(kernel(type_, "4,4", "FLOAT", us=us), Context()))
+    assert [(u.type, u.count, u.time_us, u.share) for u in tally.rows()] == [
         ("Conv2D", 2, 30.0, 0.3),
         ("Tril", 1, 20.0, 0.2),
     ]
-    assert unmapped([]) == []
+    assert UnmappedTally().rows() == []
