@@ -75,6 +75,8 @@ def check_supported(schedule: Schedule, source: str) -> None:
     _each(refuse, "workload.next_n", workload.next_n, (0,))
     _each(refuse, "deployment.quantisation", deployment.quantisation, ("fp32", "bf16"))
     _each(refuse, "moe.redundant_experts", schedule.moe.redundant_experts, (0,))
+    if deployment.afd is not None:
+        _each(refuse, "deployment.afd.transport", deployment.afd.transport, ("sdma_pairs",))
     outside = ("embed", *outside_ops(deployment, workload.next_n))
     for prefetch in schedule.prefetch:
         if prefetch.after in outside and prefetch.weight != "lm_head":

@@ -22,6 +22,7 @@ from runtime_npu.random_checkpoint import make_checkpoint
 from runtime_npu.record import Event
 from runtime_npu.run import main
 from twin.cli import run as run_command
+from twin.deployment import Afd
 from twin.models import load_model
 from twin.schedule import CoreLimit, MoePlan, Prefetch, Schedule, Stage
 from twin.schedule_io import save_schedule
@@ -222,6 +223,7 @@ UNSUPPORTED = {
     "workload.phase": _with(TWO_STREAMS, workload__phase="prefill"),
     "workload.next_n": _with(TWO_STREAMS, workload__next_n=1),
     "deployment.quantisation": _with(TWO_STREAMS, deployment__quantisation="w8a8"),
+    "deployment.afd.transport": _with(TWO_STREAMS, deployment__afd=Afd(transport="direct")),
     "moe.redundant_experts": _with(TWO_STREAMS, moe=MoePlan(redundant_experts=1)),
     "prefetch.weight": _with(
         TWO_STREAMS, prefetch=(Prefetch(weight="moe.w2", after="final_norm", bytes=1),)
