@@ -133,19 +133,33 @@ def _align(value: int, step: int) -> int:
 
 
 def dispatch_buffer_mib(shapes: StepShapes, hardware: Hardware) -> int:
-    """HCCL_BUFFSIZE that dispatch and combine need, in MiB.
+    """HCCL_BUFFSIZE of a schedule in MiB: what dispatch and combine need, at least the default.
 
-    Formula of the dispatch op's documentation: 2 x (local experts x maxBs x EP x
-    align512(align32(2 H) + 64) + K x maxBs x align512(2 H)), plus 11 MiB, at least the
-    default.  maxBs is the tokens that one MoE die brings (AFD: of all attention dies it serves).
+    The rows are those that one MoE die brings (AFD: of all attention dies it serves).
     """
     model, deployment = shapes.model, shapes.schedule.deployment
-    tokens = shapes.rows(max(shapes.micro_batches)) * deployment.attention_ratio
-    row_bytes = 2 * model.hidden_size
-    slots = shapes.local_experts * tokens * deployment.moe.ep
-    window = slots * _align(_align(row_bytes, 32) + 64, 512)
-    back = model.moe_topk * tokens * _align(row_bytes, 512)
-    return max(int(hardware["hccl_buffer_mb"]), math.ceil(2 * (window + back) / MIB) + 11)
+    needed = exchange_buffer_mib(
+        local_experts=shapes.local_experts,
+        rows=shapes.rows(max(shapes.micro_batches)) * deployment.attention_ratio,
+        ranks=deployment.moe.ep,
+        hidden=model.hidden_size,
+        topk=model.moe_topk,
+    )
+    return max(hardware.count("hccl_buffer_mb"), needed)
+
+
+def exchange_buffer_mib(
+    *, local_experts: int, rows: int, ranks: int, hidden: int, topk: int
+) -> int:
+    """MiB that dispatch and combine need of HCCL's buffer, 11 MiB of its own included.
+
+    Formula of the dispatch op's documentation: 2 x (local experts x maxBs x EP x
+    align512(align32(2 H) + 64) + K x maxBs x align512(2 H)).
+    """
+    row_bytes = 2 * hidden
+    window = local_experts * rows * ranks * _align(_align(row_bytes, 32) + 64, 512)
+    back = topk * rows * _align(row_bytes, 512)
+    return math.ceil(2 * (window + back) / MIB) + 11
 
 
 def direct_window_mib(shapes: StepShapes, role: Role, hardware: Hardware) -> int:

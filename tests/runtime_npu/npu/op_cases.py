@@ -1,0 +1,294 @@
+"""One good call of every fused op, at the sizes of LongCat-Flash on one die (EP128, 12 rows)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from runtime_npu.npu import attention_ops, matmul_ops, moe_ops, vector_ops
+from runtime_npu.npu.moe_ops import Exchange, Received
+
+ROWS, HIDDEN, HEADS, Q_RANK, KV_RANK, ROPE, NOPE, V = 12, 6144, 64, 1536, 512, 64, 128, 128
+SEQUENCES, BLOCKS, BLOCK = 4, 160, 128
+EP, EXPERTS, COPIES, TOPK, FFN, DENSE = 128, 512, 256, 12, 2048, 1536
+LOCAL = EXPERTS // EP
+ARRIVING = ROWS * EP * min(LOCAL, TOPK)
+BF16, F32, I8, I32, I64 = torch.bfloat16, torch.float32, torch.int8, torch.int32, torch.int64
+EXCHANGE = Exchange("hcom_ep", ranks=EP, rank=3, experts=EXPERTS, copies=COPIES, rows=ROWS)
+
+Make = Callable[..., torch.Tensor]
+Arguments = dict[str, Any]
+
+
+def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
+    """Function and arguments of each op; ``t(*sizes, dtype=...)`` makes a tensor."""
+    latent_cache = t(BLOCKS, BLOCK, 1, KV_RANK)
+    rope_cache = t(BLOCKS, BLOCK, 1, ROPE)
+    attention: Arguments = {
+        "q_latent": t(ROWS, HEADS, KV_RANK),
+        "q_rope": t(ROWS, HEADS, ROPE),
+        "latent_cache": latent_cache,
+        "rope_cache": rope_cache,
+        "block_table": t(SEQUENCES, 37, dtype=I32),
+        "last_rows": [3, 6, 9, 12],
+        "scale": 0.07,
+    }
+    received = Received(
+        rows=t(ARRIVING, HIDDEN, dtype=I8),
+        scales=t(ARRIVING, dtype=F32),
+        counts=t(LOCAL, dtype=I64),
+        assist=t(ARRIVING * 128, dtype=I32),
+        sent=t(EP * LOCAL, dtype=I32),
+        tp_sent=t(0, dtype=I32),
+    )
+    return {
+        "npu_mla_prolog_v3": (
+            attention_ops.mla_prolog,
+            {
+                "x": t(ROWS, HIDDEN),
+                "q_a": t(HIDDEN, Q_RANK),
+                "q_b": t(Q_RANK, HEADS * (NOPE + ROPE)),
+                "uk": t(HEADS, NOPE, KV_RANK),
+                "kv_a": t(HIDDEN, KV_RANK + ROPE),
+                "q_norm": t(Q_RANK),
+                "kv_norm": t(KV_RANK),
+                "sin": t(ROWS, ROPE),
+                "cos": t(ROWS, ROPE),
+                "latent_cache": latent_cache,
+                "rope_cache": rope_cache,
+                "slots": t(ROWS, dtype=I64),
+                "epsilon": 1e-6,
+                "q_scale": 2.0,
+                "kv_scale": 3.464,
+            },
+        ),
+        "npu_fused_infer_attention_score_v2": (
+            attention_ops.paged_attention,
+            {**attention, "kv_lengths": [4608] * SEQUENCES},
+        ),
+        "npu_fused_infer_attention_score_v2 with lse": (
+            attention_ops.paged_attention,
+            {**attention, "kv_lengths": [576] * SEQUENCES, "with_lse": True},
+        ),
+        "npu_fused_infer_attention_score_v2 with lengths on the device": (
+            attention_ops.paged_attention,
+            {**attention, "kv_lengths": t(SEQUENCES, dtype=I64)},
+        ),
+        "npu_attention_update": (
+            attention_ops.attention_update,
+            {
+                "outputs": [t(ROWS * HEADS, V)] * 8,
+                "lse": [t(ROWS * HEADS, dtype=F32)] * 8,
+            },
+        ),
+        "npu_kv_rmsnorm_rope_cache": (
+            attention_ops.kv_rmsnorm_rope_cache,
+            {
+                "kv": t(ROWS, 1, 1, KV_RANK + ROPE),
+                "gamma": t(KV_RANK),
+                "cos": t(ROWS, 1, 1, ROPE),
+                "sin": t(ROWS, 1, 1, ROPE),
+                "slots": t(ROWS, dtype=I64),
+                "rope_cache": rope_cache,
+                "latent_cache": latent_cache,
+                "epsilon": 1e-6,
+            },
+        ),
+        "npu_transpose_batchmatmul": (
+            matmul_ops.transpose_batchmatmul,
+            {"x": t(HEADS, ROWS, KV_RANK), "weight": t(HEADS, KV_RANK, V), "heads_first": True},
+        ),
+        "npu_transpose_batchmatmul rows first": (
+            matmul_ops.transpose_batchmatmul,
+            {"x": t(ROWS, HEADS, KV_RANK), "weight": t(HEADS, KV_RANK, V), "heads_first": False},
+        ),
+        "npu_quant_matmul": (
+            matmul_ops.quant_matmul,
+            {
+                "x": t(96, DENSE, dtype=I8),
+                "weight": t(DENSE, HIDDEN, dtype=I8),
+                "scale": t(HIDDEN),
+                "row_scale": t(96, dtype=F32),
+                "dtype": BF16,
+            },
+        ),
+        "npu_quant_matmul sums": (
+            matmul_ops.quant_matmul_sums,
+            {
+                "x": t(96, HIDDEN, dtype=I8),
+                "weight": t(HIDDEN, 2 * DENSE, dtype=I8),
+                "ones": t(2 * DENSE, dtype=F32),
+            },
+        ),
+        "npu_grouped_matmul sums": (
+            matmul_ops.grouped_matmul,
+            {
+                "x": received.rows,
+                "weight": t(LOCAL, HIDDEN, 2 * FFN, dtype=I8),
+                "counts": received.counts,
+                "dtype": I32,
+            },
+        ),
+        "npu_grouped_matmul": (
+            matmul_ops.grouped_matmul,
+            {
+                "x": t(ARRIVING, FFN, dtype=I8),
+                "weight": t(LOCAL, FFN, HIDDEN, dtype=I8),
+                "counts": received.counts,
+                "scale": t(LOCAL, HIDDEN),
+                "row_scale": t(ARRIVING, dtype=F32),
+                "dtype": BF16,
+            },
+        ),
+        "npu_grouped_matmul bf16": (
+            matmul_ops.grouped_matmul,
+            {
+                "x": t(ARRIVING, HIDDEN),
+                "weight": t(LOCAL, HIDDEN, 2 * FFN),
+                "counts": received.counts,
+                "dtype": BF16,
+            },
+        ),
+        "npu_moe_gating_top_k": (
+            moe_ops.gating_top_k,
+            {
+                "logits": t(ROWS, EXPERTS + COPIES, dtype=F32),
+                "bias": t(EXPERTS + COPIES, dtype=F32),
+                "topk": TOPK,
+                "scale": 6.0,
+            },
+        ),
+        "npu_moe_distribute_dispatch_v2": (
+            moe_ops.dispatch,
+            {
+                "x": t(ROWS, HIDDEN),
+                "ids": t(ROWS, TOPK, dtype=I32),
+                "exchange": EXCHANGE,
+                "quantise": True,
+            },
+        ),
+        "npu_moe_distribute_combine_v2": (
+            moe_ops.combine,
+            {
+                "expert_rows": t(ARRIVING, HIDDEN),
+                "received": replace(received),
+                "x": t(ROWS, HIDDEN),
+                "ids": t(ROWS, TOPK, dtype=I32),
+                "weights": t(ROWS, TOPK, dtype=F32),
+                "exchange": EXCHANGE,
+            },
+        ),
+        "npu_moe_init_routing_v2": (
+            moe_ops.init_routing,
+            {"x": t(ROWS, HIDDEN), "ids": t(ROWS, TOPK, dtype=I32), "experts": EXPERTS},
+        ),
+        "npu_moe_re_routing": (
+            moe_ops.re_routing,
+            {"rows": t(1024, HIDDEN), "counts": t(EP, LOCAL, dtype=I64)},
+        ),
+        "npu_moe_finalize_routing": (
+            moe_ops.finalize_routing,
+            {
+                "rows": t(ROWS * TOPK, HIDDEN),
+                "weights": t(ROWS, TOPK),
+                "places": t(ROWS * TOPK, dtype=I32),
+            },
+        ),
+        "npu_dynamic_quant": (vector_ops.dynamic_quant, {"x": t(96, HIDDEN)}),
+        "npu_dequant_swiglu_quant": (
+            vector_ops.dequant_swiglu_quant,
+            {
+                "x": t(96, 2 * DENSE, dtype=I32),
+                "weight_scale": t(2 * DENSE, dtype=F32),
+                "activation_scale": t(96, dtype=F32),
+            },
+        ),
+        "npu_dequant_swiglu_quant grouped": (
+            vector_ops.dequant_swiglu_quant,
+            {
+                "x": t(ARRIVING, 2 * FFN, dtype=I32),
+                "weight_scale": t(LOCAL, 2 * FFN, dtype=F32),
+                "activation_scale": t(ARRIVING, dtype=F32),
+                "counts": t(LOCAL, dtype=I64),
+            },
+        ),
+        "npu_swiglu": (vector_ops.swiglu, {"x": t(96, 2 * DENSE)}),
+        "npu_rms_norm": (
+            vector_ops.rms_norm,
+            {"x": t(ROWS, HIDDEN), "gamma": t(HIDDEN), "epsilon": 1e-5},
+        ),
+        "npu_add_rms_norm": (
+            vector_ops.add_rms_norm,
+            {
+                "x": t(ROWS, HIDDEN),
+                "residual": t(ROWS, HIDDEN),
+                "gamma": t(HIDDEN),
+                "epsilon": 1e-5,
+            },
+        ),
+        "npu_prefetch": (
+            vector_ops.prefetch,
+            {"weight": t(HIDDEN, KV_RANK + ROPE), "after": t(ROWS, HIDDEN), "max_bytes": 7 << 20},
+        ),
+    }
+
+
+OUTPUTS: Mapping[str, list[tuple[tuple[int, ...], str]]] = {
+    "npu_mla_prolog_v3": [
+        ((ROWS, HEADS, KV_RANK), "bfloat16"),
+        ((ROWS, HEADS, ROPE), "bfloat16"),
+    ],
+    "npu_fused_infer_attention_score_v2": [
+        ((HEADS, ROWS, KV_RANK), "bfloat16"),
+        ((0,), "float32"),
+    ],
+    "npu_fused_infer_attention_score_v2 with lse": [
+        ((HEADS, ROWS, KV_RANK), "bfloat16"),
+        ((ROWS, HEADS, 1), "float32"),
+    ],
+    "npu_fused_infer_attention_score_v2 with lengths on the device": [
+        ((HEADS, ROWS, KV_RANK), "bfloat16"),
+        ((0,), "float32"),
+    ],
+    "npu_attention_update": [((ROWS * HEADS, V), "bfloat16")],
+    "npu_kv_rmsnorm_rope_cache": [
+        ((ROWS, 1, 1, ROPE), "bfloat16"),
+        ((ROWS, 1, 1, KV_RANK), "bfloat16"),
+    ],
+    "npu_transpose_batchmatmul": [((ROWS, HEADS, V), "bfloat16")],
+    "npu_transpose_batchmatmul rows first": [((ROWS, HEADS, V), "bfloat16")],
+    "npu_quant_matmul": [((96, HIDDEN), "bfloat16")],
+    "npu_quant_matmul sums": [((96, 2 * DENSE), "int32")],
+    "npu_grouped_matmul sums": [((ARRIVING, 2 * FFN), "int32")],
+    "npu_grouped_matmul": [((ARRIVING, HIDDEN), "bfloat16")],
+    "npu_grouped_matmul bf16": [((ARRIVING, 2 * FFN), "bfloat16")],
+    "npu_moe_gating_top_k": [((ROWS, TOPK), "float32"), ((ROWS, TOPK), "int32")],
+    "npu_moe_distribute_dispatch_v2": [
+        ((ARRIVING, HIDDEN), "int8"),
+        ((ARRIVING,), "float32"),
+        ((LOCAL,), "int64"),
+        ((ARRIVING * 128,), "int32"),
+        ((EP * LOCAL,), "int32"),
+        ((0,), "int32"),
+    ],
+    "npu_moe_distribute_combine_v2": [((ROWS, HIDDEN), "bfloat16")],
+    "npu_moe_init_routing_v2": [
+        ((ROWS * TOPK, HIDDEN), "bfloat16"),
+        ((ROWS * TOPK,), "int32"),
+        ((EXPERTS,), "int64"),
+    ],
+    "npu_moe_re_routing": [((1024, HIDDEN), "bfloat16"), ((1024,), "int32"), ((LOCAL,), "int64")],
+    "npu_moe_finalize_routing": [((ROWS, HIDDEN), "bfloat16")],
+    "npu_dynamic_quant": [((96, HIDDEN), "int8"), ((96,), "float32")],
+    "npu_dequant_swiglu_quant": [((96, DENSE), "int8"), ((96,), "float32")],
+    "npu_dequant_swiglu_quant grouped": [((ARRIVING, FFN), "int8"), ((ARRIVING,), "float32")],
+    "npu_swiglu": [((96, DENSE), "bfloat16")],
+    "npu_rms_norm": [((ROWS, HIDDEN), "bfloat16")],
+    "npu_add_rms_norm": [((ROWS, HIDDEN), "bfloat16"), ((ROWS, HIDDEN), "bfloat16")],
+    # 6.75 MiB is all that there is of the 7 MiB asked for.
+    "npu_prefetch": [],
+}
+"""What each call must give, by our own arithmetic; prefetch gives its bytes."""
