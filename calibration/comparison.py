@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from calibration.estimate import END_TO_END_NOISE, OP_NOISE
-from calibration.kernel import KernelRow, field_ranges, numbers, spec_text
+from calibration.kernel import KernelRow, spec_text
 from calibration.measurement import END_TO_END, Measurement, shipped_measurements
 from calibration.predict import Setting, predict, setting_of
-from calibration.prior import Z80
 from calibration.tables import Row
 from calibration.tables.own import shipped_kernels
 from hardware_models.errors import TwinError
 from hardware_models.hardware import Hardware
 from hardware_models.parameter import Evidence
-from twin.evaluate import weakest_evidence
+from hardware_models.shapes import is_inside
+from twin.evidence import evidence_of, extrapolated_kinds
+from twin.graph.build import build_step_graph
 from twin.uncertainty import COVERAGE
 
 RowEvidence = Evidence | Literal["extrapolated", "none"]
@@ -87,12 +87,7 @@ def compare_kernels(
     rows: Sequence[KernelRow], die_of: Callable[[str], Hardware]
 ) -> list[Comparison]:
     """Kernel rows: the ops alone on their die; intervals from left-out rows of their kind."""
-    known = shipped_kernels()
-    fitted = {_key(row) for row in known}
-    groups: dict[tuple[str, str], list[KernelRow]] = {}
-    for row in known:
-        groups.setdefault((row.hardware, row.kind), []).append(row)
-    ranges = {key: field_ranges(members) for key, members in groups.items()}
+    fitted = {_key(row) for row in shipped_kernels()}
     comparisons = []
     for row in rows:
         if not row.specs:
@@ -105,7 +100,7 @@ def compare_kernels(
         evidence: RowEvidence = "interpolated"
         if _key(row) in fitted:
             evidence = "fitted"
-        elif not _inside(row, ranges.get((row.hardware, row.kind), {})):
+        elif not all(is_inside(spec, die.fitted_shapes) for spec in row.specs):
             evidence = "extrapolated"
         comparisons.append(Comparison(row, value, value / factor, value * factor, evidence))
     return comparisons
@@ -113,14 +108,6 @@ def compare_kernels(
 
 def _key(row: KernelRow) -> tuple[str, str, str]:
     return row.hardware, row.place, spec_text(row.specs)
-
-
-def _inside(row: KernelRow, ranges: Mapping[str, tuple[float, float]]) -> bool:
-    """Whether each number of the shape lies between the smallest and largest fitted one."""
-    return bool(ranges) and all(
-        name in ranges and ranges[name][0] <= value <= ranges[name][1]
-        for name, value in numbers(row).items()
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +132,9 @@ def compare_steps(
         except TwinError as error:
             refused[row.row] = str(error)
     simulated = predict(runnable, settings, hardware)
-    low, high = _interval(runnable, settings, simulated, variants)
+    low, high = _interval(runnable, settings, simulated, hardware, variants)
     answers = {
-        row.row: Comparison(row, value, low[i], high[i], _step_evidence(row, hardware))
+        row.row: Comparison(row, value, low[i], high[i], _step_evidence(row, settings[i], hardware))
         for i, (row, value) in enumerate(zip(runnable, simulated, strict=True))
     }
     return Steps(
@@ -164,6 +151,7 @@ def _interval(
     rows: Sequence[Measurement],
     settings: Sequence[Setting],
     simulated: Sequence[float],
+    hardware: Hardware,
     variants: Sequence[Hardware],
 ) -> tuple[list[float], list[float]]:
     if not variants or not rows:
@@ -172,25 +160,23 @@ def _interval(
     tail = (1 - COVERAGE) / 2
     quantiles = np.log(np.quantile(drawn, [tail, 1 - tail], axis=0))
     centre = np.log(simulated)
-    # The parameters' spread and the noise that the fit grants to a row, in quadrature.
-    noise = Z80 * np.array([END_TO_END_NOISE if r.kind == END_TO_END else OP_NOISE for r in rows])
+    # The parameters' spread, and what the fit left over on rows of that kind, in quadrature.
+    left = {kind: hardware[f"spread_step_{kind}"] for kind in ("op", "tpot")}
+    noise = np.array([left["tpot" if row.kind == END_TO_END else "op"] for row in rows])
     below = np.hypot(np.maximum(centre - quantiles[0], 0.0), noise)
     above = np.hypot(np.maximum(quantiles[1] - centre, 0.0), noise)
     return np.exp(centre - below).tolist(), np.exp(centre + above).tolist()
 
 
-def _step_evidence(row: Measurement, hardware: Hardware) -> RowEvidence:
+def _step_evidence(row: Measurement, setting: Setting, hardware: Hardware) -> RowEvidence:
+    """Fitted to this very setting, else told by the shapes of the step's ops."""
     known = [other for other in shipped_measurements() if other.op == row.op]
     if any((other.setting, other.afd) == (row.setting, row.afd) for other in known):
         return "fitted"
-    ends = [other for other in known if other.afd == row.afd]
-    within = bool(ends) and all(
-        min(getattr(o, name) for o in ends)
-        <= getattr(row, name)
-        <= max(getattr(o, name) for o in ends)
-        for name in ("global_batch", "kv_tokens", "dies", "next_n")
-    )
-    return weakest_evidence(hardware) if within else "extrapolated"
+    graph = build_step_graph(setting.schedule, setting.model, hardware, layers=2)
+    if extrapolated_kinds((op.spec for op in graph.ops), hardware):
+        return "extrapolated"
+    return evidence_of(setting.schedule, setting.model, hardware)
 
 
 def is_end_to_end(comparison: Comparison) -> bool:

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from calibration.kernel import KernelRow
+from calibration.kernel_fit import correlation_of
 from calibration.measurement import END_TO_END, Measurement
 from calibration.predict import Setting, predict
 from calibration.prior import Z80, Prior
+from hardware_models.fitted import Correlation
 from hardware_models.hardware import Hardware
 
 Array = NDArray[np.float64]
@@ -55,6 +57,7 @@ class Estimate:
     parameters: tuple[Fitted, ...]
     predicted_us: tuple[float, ...]
     degenerate: tuple[tuple[str, str, float], ...]
+    correlation: Correlation
 
 
 def estimate(
@@ -121,6 +124,7 @@ def estimate(
         parameters=fitted,
         predicted_us=tuple(predict(rows, settings, final)),
         degenerate=_degenerate(names, covariance, error),
+        correlation=correlation_of(names, covariance),
     )
 
 

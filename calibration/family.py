@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 
 from calibration.kernel import KernelRow
 from calibration.kernel_fit import KindFit, fit_kind
+from calibration.limits import clipped
 from calibration.prior import Prior, shipped_priors
+from hardware_models.fitted import Correlation
 from hardware_models.hardware import Hardware
 from hardware_models.parameter import Parameter
+from hardware_models.shapes import ranges_of
 
 DONOR = "910b2"
 
@@ -48,7 +51,8 @@ def fit_family(
     learned: dict[str, Parameter] = {}
     for name, die in dies.items():
         priors = dict(shipped_priors(name, "kernels"))
-        start = die if name == DONOR else _with_sister(die, learned)
+        bare = replace(die, correlations=(), fitted_shapes={})
+        start = bare if name == DONOR else _with_sister(bare, fitted[DONOR], learned)
         for parameter in learned.values():
             priors.setdefault(parameter.name, _sister_prior(parameter))
         own = []
@@ -76,12 +80,15 @@ def _sister_prior(parameter: Parameter) -> Prior:
     value = parameter.value
     return Prior(
         centre=value,
-        range=(value / _SISTER_FACTOR, value * _SISTER_FACTOR),
+        range=(
+            clipped(parameter.name, value / _SISTER_FACTOR),
+            clipped(parameter.name, value * _SISTER_FACTOR),
+        ),
         source=f"as on {DONOR}, the same die family",
     )
 
 
-def _with_sister(die: Hardware, learned: Mapping[str, Parameter]) -> Hardware:
+def _with_sister(die: Hardware, donor: Hardware, learned: Mapping[str, Parameter]) -> Hardware:
     parameters = dict(die.parameters)
     for name, parameter in learned.items():
         if name.startswith(_STEPS_ALONE):
@@ -95,7 +102,7 @@ def _with_sister(die: Hardware, learned: Mapping[str, Parameter]) -> Hardware:
             evidence="interpolated",
             source=f"fit to ops alone on a {DONOR}, the same die family; no row of this die",
         )
-    return Hardware(die.name, parameters)
+    return replace(die, parameters=parameters, fitted_shapes=donor.fitted_shapes)
 
 
 def _with_fits(die: Hardware, fits: Sequence[KindFit]) -> Hardware:
@@ -122,7 +129,30 @@ def _with_fits(die: Hardware, fits: Sequence[KindFit]) -> Hardware:
                 evidence="fitted",
                 source=f"80% quantile of the log errors of {len(fit.rows)} left-out rows",
             )
-    return Hardware(die.name, parameters)
+    specs = [spec for fit in fits for row in fit.rows for spec in row.specs]
+    return replace(
+        die,
+        parameters=parameters,
+        correlations=apart([fit.correlation for fit in fits]),
+        fitted_shapes={**die.fitted_shapes, **ranges_of(specs)},
+    )
+
+
+def apart(groups: Sequence[Correlation]) -> tuple[Correlation, ...]:
+    """Groups in which every parameter stands once: a later group has what two share.
+
+    What is left of the earlier group keeps its correlations; a single parameter has none.
+    """
+    kept: list[Correlation] = []
+    taken: set[str] = set()
+    for group in reversed(groups):
+        own = [i for i, name in enumerate(group.parameters) if name not in taken]
+        taken.update(group.parameters)
+        if len(own) > 1:
+            names = tuple(group.parameters[i] for i in own)
+            lower = tuple(tuple(group.lower[i][j] for j in own if j <= i) for i in own)
+            kept.append(Correlation(names, lower))
+    return tuple(reversed(kept))
 
 
 def sister(die: Hardware, of: Hardware) -> Hardware:
@@ -133,7 +163,12 @@ def sister(die: Hardware, of: Hardware) -> Hardware:
             parameters[parameter.name] = replace(
                 parameter, evidence="interpolated", source=f"as {of.name}: {parameter.source}"
             )
-    return Hardware(die.name, parameters)
+    return replace(
+        die,
+        parameters=parameters,
+        correlations=of.correlations,
+        fitted_shapes=of.fitted_shapes,
+    )
 
 
 def digits(value: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Literal, get_args, get_type_hints
 
@@ -26,6 +25,9 @@ from hardware_models.ops import (
     Sample,
 )
 from hardware_models.ops.alone import alone_us
+from hardware_models.shapes import kind_of
+
+__all__ = ["KernelRow", "Place", "kind_of", "parse_specs", "spec_text"]
 
 Place = Literal["isolated", "in_network"]
 """Where a latency was taken: in a benchmark loop of its own, or inside a served model."""
@@ -61,11 +63,6 @@ class KernelRow:
     def predicted_us(self, hardware: Hardware) -> float:
         """The launches' latencies on a die of their own, one after the other."""
         return sum(alone_us(spec, hardware) for spec in self.specs)
-
-
-def kind_of(spec: OpSpec) -> str:
-    """The kind that a spec's rows are grouped under: a row op's own name, else the class's."""
-    return spec.op if isinstance(spec, RowOp) else spec.kind
 
 
 def spec_text(specs: tuple[OpSpec, ...]) -> str:
@@ -135,20 +132,3 @@ def _positive(value: float) -> float:
     if not 0 < value < float("inf"):
         raise ValueError(value)
     return value
-
-
-def field_ranges(rows: list[KernelRow]) -> Mapping[str, tuple[float, float]]:
-    """The smallest and largest value of each numeric field over the rows' first specs."""
-    ranges: dict[str, tuple[float, float]] = {}
-    for row in rows:
-        for name, value in numbers(row).items():
-            low, high = ranges.get(name, (value, value))
-            ranges[name] = (min(low, value), max(high, value))
-    return ranges
-
-
-def numbers(row: KernelRow) -> dict[str, float]:
-    """Numeric fields of a row's main (last) spec."""
-    spec = row.specs[-1]
-    values = {field.name: getattr(spec, field.name) for field in fields(spec)}
-    return {n: float(v) for n, v in values.items() if type(v) in (int, float)}

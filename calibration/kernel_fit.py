@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from calibration.kernel import KernelRow, numbers
+from calibration.kernel import KernelRow
 from calibration.kinds import PARAMETERS
+from calibration.limits import clipped
 from calibration.prior import Z80, Prior
+from hardware_models.fitted import Correlation
 from hardware_models.hardware import Hardware
+from hardware_models.shapes import numbers
 
 Array = NDArray[np.float64]
 
@@ -22,7 +25,6 @@ NOISE = 0.12
 
 # No parameter leaves its prior range by more than this factor.
 _BEYOND = 2.0
-_EFFICIENCY_LIMIT = 1.0
 _MOST_EVALUATIONS = 60
 _OFFSET = 10.0
 
@@ -64,6 +66,7 @@ class KindFit:
     spread: float
     coverage: float
     degenerate: tuple[tuple[str, str, float], ...]
+    correlation: Correlation
 
 
 def solve(
@@ -114,11 +117,8 @@ def _log_deviation(prior: Prior) -> float:
 
 
 def _bounds(name: str, prior: Prior) -> tuple[float, float]:
-    low, high = prior.range[0] / _BEYOND, prior.range[1] * _BEYOND
-    if name.endswith("_efficiency"):
-        high = _EFFICIENCY_LIMIT
-    elif name.endswith("unaligned_factor") or name == "unaligned_cube_factor":
-        low = 1.0
+    low = clipped(name, prior.range[0] / _BEYOND)
+    high = clipped(name, prior.range[1] * _BEYOND)
     return math.log(low), math.log(high)
 
 
@@ -159,6 +159,7 @@ def fit_kind(
         spread=spread,
         coverage=coverage,
         degenerate=_degenerate(tuple(own), covariance),
+        correlation=correlation_of(tuple(own), covariance),
     )
 
 
@@ -170,7 +171,7 @@ def _family(row: KernelRow) -> object:
     """What a grouped left-out fit leaves out together: a scenario, or all rows of one shape."""
     if row.place == "in_network":
         return row.setting.partition(" in ")[2]
-    size = numbers(row)
+    size = numbers(row.specs[-1])
     return tuple(
         size.get(name)
         for name in ("k", "n", "width", "element_bytes", "heads", "kv_tokens", "group")
@@ -209,24 +210,33 @@ def _degenerate(names: tuple[str, ...], covariance: Array) -> tuple[tuple[str, s
     )
 
 
+def correlation_of(names: Sequence[str], covariance: Array) -> Correlation:
+    """A covariance as correlations, to four digits."""
+    error = np.sqrt(np.diag(covariance))
+    lower = tuple(
+        (*(round(float(covariance[i, j] / error[i] / error[j]), 4) for j in range(i)), 1.0)
+        for i in range(len(names))
+    )
+    return Correlation(tuple(names), lower)
+
+
+def quantile_80(errors: Sequence[float]) -> float:
+    """What the absolute log error of a new row stays below with probability 0.8."""
+    ranked = sorted(abs(math.log1p(max(error, -0.99))) for error in errors)
+    rank = min(len(ranked), math.ceil(0.8 * (len(ranked) + 1)))
+    return ranked[rank - 1]
+
+
 def spread_of(errors: Sequence[float]) -> tuple[float, float]:
-    """Half-width of the 80% interval, and how many rows it covers when each sets it not.
-
-    The half-width is the 80% quantile of the absolute log errors (conservative rank).
-    """
-    sizes = [abs(math.log1p(max(error, -0.99))) for error in errors]
-
-    def half_width(values: Sequence[float]) -> float:
-        # With n values, the rank that a new one stays below with probability 0.8.
-        ranked = sorted(values)
-        rank = min(len(ranked), math.ceil(0.8 * (len(ranked) + 1)))
-        return ranked[rank - 1]
-
-    if len(sizes) < 2:
-        return max(sizes[0], _LEAST_SPREAD), 1.0
-    inside = [size <= half_width(sizes[:i] + sizes[i + 1 :]) for i, size in enumerate(sizes)]
-    least = _LEAST_SPREAD if len(sizes) < _FEW_ROWS else 0.0
-    return max(least, half_width(sizes)), sum(inside) / len(inside)
+    """Half-width of the 80% interval, and how many rows it covers when each sets it not."""
+    if len(errors) < 2:
+        return max(quantile_80(errors), _LEAST_SPREAD), 1.0
+    inside = [
+        quantile_80([error]) <= quantile_80([*errors[:i], *errors[i + 1 :]])
+        for i, error in enumerate(errors)
+    ]
+    least = _LEAST_SPREAD if len(errors) < _FEW_ROWS else 0.0
+    return max(least, quantile_80(errors)), sum(inside) / len(inside)
 
 
 def _roofline(rows: Sequence[KernelRow], hardware: Hardware) -> tuple[float, ...]:
@@ -265,7 +275,7 @@ def _ideal(hardware: Hardware) -> dict[str, float]:
 
 def _neighbour(rows: Sequence[KernelRow]) -> tuple[float, ...]:
     """Baseline: the time of the nearest other row, by the logarithms of its numbers."""
-    points = [numbers(row) for row in rows]
+    points = [numbers(row.specs[-1]) for row in rows]
 
     def distance(a: Mapping[str, float], b: Mapping[str, float]) -> float:
         return sum(abs(math.log((a[n] + 1) / (b[n] + 1))) for n in a if n in b)

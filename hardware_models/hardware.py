@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import get_args
 
 from hardware_models.errors import InputError
+from hardware_models.fitted import (
+    Correlation,
+    ShapeRanges,
+    parse_correlations,
+    parse_shapes,
+    render_blocks,
+)
 from hardware_models.parameter import Evidence, Parameter
 from hardware_models.yaml_io import parse_yaml, read_text
 
 FORMAT = 1
+_OPTIONAL = {"correlations", "fitted_shapes"}
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Named parameters of one die type; ``hardware["hbm_read_gbps"]`` gives the value."""
+    """Named parameters of one die type; ``hardware["hbm_read_gbps"]`` gives the value.
+
+    ``correlations`` says which fitted parameters move together, ``fitted_shapes`` on which
+    shapes the parameters of each kind were fitted; both are empty where no fit wrote them.
+    """
 
     name: str
     parameters: Mapping[str, Parameter]
+    correlations: tuple[Correlation, ...] = ()
+    fitted_shapes: ShapeRanges = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         try:
@@ -52,7 +66,7 @@ class Hardware:
             changed[name] = replace(
                 old, value=value, low=min(old.low, value), high=max(old.high, value)
             )
-        return Hardware(self.name, changed)
+        return replace(self, parameters=changed)
 
 
 def shipped_hardware() -> list[str]:
@@ -85,15 +99,17 @@ def load_hardware(name_or_path: str) -> Hardware:
 
 
 def parse_hardware(text: str, source: str) -> Hardware:
-    """Read a parameter file: ``format``, ``name`` and ``parameters`` by name.
+    """Read a parameter file: ``format``, ``name``, ``parameters`` by name, what a fit added.
 
     Raises:
         InputError: see :func:`load_hardware`.
     """
     data = parse_yaml(text, source)
-    if not isinstance(data, dict) or set(data) != {"format", "name", "parameters"}:
+    needed = {"format", "name", "parameters"}
+    if not isinstance(data, dict) or not needed <= set(data) <= needed | _OPTIONAL:
         found = sorted(data) if isinstance(data, dict) else type(data).__name__
-        raise InputError("file", found, "exactly the keys format, name, parameters", source)
+        allowed = "the keys format, name, parameters and, if fitted, correlations, fitted_shapes"
+        raise InputError("file", found, allowed, source)
     if data["format"] != FORMAT:
         raise InputError("format", data["format"], f"{FORMAT}", source)
     if not isinstance(data["parameters"], dict):
@@ -102,7 +118,12 @@ def parse_hardware(text: str, source: str) -> Hardware:
         str(name): _parse_parameter(str(name), fields, source)
         for name, fields in data["parameters"].items()
     }
-    return Hardware(str(data["name"]), parameters)
+    return Hardware(
+        str(data["name"]),
+        parameters,
+        parse_correlations(data.get("correlations", []), parameters, source),
+        parse_shapes(data.get("fitted_shapes", {}), source),
+    )
 
 
 def _parse_parameter(name: str, fields: object, source: str) -> Parameter:
@@ -141,7 +162,7 @@ def render_hardware(hardware: Hardware, template: str) -> str:
     """A parameter file with this hardware's numbers, in the layout of ``template``.
 
     ``template`` is a parameter file with one parameter a line (as the shipped ones);
-    its comments, groups and order are kept.
+    its comments, groups and order are kept, what a fit added to it is written anew.
 
     Raises:
         InputError: the template leaves out a parameter of the hardware.
@@ -149,6 +170,8 @@ def render_hardware(hardware: Hardware, template: str) -> str:
     lines = []
     missing = set(hardware.parameters)
     for line in template.splitlines():
+        if line.rstrip(":") in _OPTIONAL:
+            break
         name = line.strip().partition(":")[0]
         if line.startswith("  ") and name in missing:
             missing.remove(name)
@@ -157,7 +180,8 @@ def render_hardware(hardware: Hardware, template: str) -> str:
             lines.append(line)
     if missing:
         raise InputError("template", sorted(missing), "a line for every parameter")
-    return "\n".join(lines) + "\n"
+    blocks = render_blocks(hardware.correlations, hardware.fitted_shapes)
+    return "\n".join(lines) + "\n" + blocks
 
 
 def _render_parameter(parameter: Parameter) -> str:

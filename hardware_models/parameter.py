@@ -53,6 +53,8 @@ class Parameter:
             raise InputError(self.name, self.value, "a finite number with a finite range")
         if self.name.endswith(_POSITIVE) and self.value <= 0:
             raise InputError(self.name, self.value, "a number above 0")
+        if self.name.endswith("_efficiency") and self.high > 1:
+            raise InputError(self.name, self.high, "a share up to 1, its range too")
         if self.name.endswith(_NOT_NEGATIVE) and self.value < 0:
             raise InputError(self.name, self.value, "a number from 0")
         if self.unit in _COUNTED and (self.value < 1 or self.value != int(self.value)):

@@ -15,8 +15,9 @@ def entry_of(name: str, evaluation: Evaluation, schedule_path: str) -> dict[str,
     ``step_ms`` is one step; a decode step's ``tpot_ms`` is the time per accepted token, a
     prefill step's ``ttft_ms`` the time to the first.  ``interval`` is the 80% interval of
     either in ms (widened to hold it) and ``median_ms`` the median of the same draws, or null
-    where none were asked for.  ``hbm_gib``
-    holds a role's ledger on one die.  ``time_by_kind`` adds up the main stream of one
+    where none were asked for.  ``evidence`` is the weakest among the parameters that move
+    the latency, ``extrapolated`` the kinds of op with shapes outside of the fitted ones.
+    ``hbm_gib`` holds a role's ledger on one die.  ``time_by_kind`` adds up the main stream of one
     attention die, in ms by op kind.
     """
     interval = evaluation.interval_us
@@ -31,6 +32,7 @@ def entry_of(name: str, evaluation: Evaluation, schedule_path: str) -> dict[str,
         "interval": None if interval is None else [interval[0] / 1e3, interval[1] / 1e3],
         "median_ms": None if evaluation.median_us is None else evaluation.median_us / 1e3,
         "evidence": evaluation.evidence,
+        "extrapolated": list(evaluation.extrapolated),
         "active_experts": float(evaluation.active_experts),
         "layer_us": evaluation.layer_us,
         "time_by_kind": {kind: us / 1e3 for kind, us in evaluation.time_by_kind.items()},

@@ -64,6 +64,7 @@ class Evaluation:
     timeline: Timeline
     interval_us: tuple[float, float] | None = None
     median_us: float | None = None
+    extrapolated: tuple[str, ...] = ()
 
 
 def evaluate(

@@ -16,6 +16,7 @@ from twin.engine.options import EngineOptions, UnfinishedPrefetch
 from twin.engine.reference import simulate
 from twin.entry import entry_of
 from twin.evaluate import Evaluation, evaluate, with_interval
+from twin.evidence import with_evidence
 from twin.model_spec import ModelSpec
 from twin.models import load_model
 from twin.report.ascend import check_export, write_ascend
@@ -126,7 +127,8 @@ def _evaluated(
     hardware: Hardware,
     options: EngineOptions,
 ) -> Evaluation:
-    result = evaluate(schedule, model, hardware, options=options)
+    plain = evaluate(schedule, model, hardware, options=options)
+    result = with_evidence(plain, model, hardware, options)
     if not config.draws:
         return result
     variants = draw_hardware(hardware, config.draws, config.seed)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 
+from hardware_models.fitted import Correlation
 from hardware_models.hardware import Hardware
 from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
 from twin.evaluate import Spread, latencies
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
+
+Array = NDArray[np.float64]
 
 DRAWS = 32
 """Draws of all parameters at once: 16 moved an end of the interval by 3%."""
@@ -27,14 +32,17 @@ def draw_hardware(hardware: Hardware, draws: int = DRAWS, seed: int = 0) -> list
 
     Each parameter is spread piecewise evenly: half of the draws between ``low`` and the
     value, half between the value and ``high``, so that the value stays the median.  Counts of
-    things (ranges of zero width) never move.
+    things (ranges of zero width) never move.  Parameters that the file says were fitted
+    together are drawn together, with the fit's correlations: what the data cannot tell apart
+    then cancels in what the data do pin down.
     """
     moving = [p for p in hardware if p.low < p.high and p.unit != "cores"]
     if not moving:
         return [hardware] * draws
     sampler = qmc.LatinHypercube(d=len(moving), rng=np.random.default_rng(seed))
+    points = _correlated(sampler.random(draws), [p.name for p in moving], hardware.correlations)
     variants = []
-    for point in sampler.random(draws):
+    for point in points:
         values = {
             p.name: p.low + 2 * u * (p.value - p.low)
             if u < 0.5
@@ -43,6 +51,26 @@ def draw_hardware(hardware: Hardware, draws: int = DRAWS, seed: int = 0) -> list
         }
         variants.append(hardware.with_values(values))
     return variants
+
+
+def _correlated(points: Array, names: Sequence[str], groups: Sequence[Correlation]) -> Array:
+    """Independent points of the unit cube with the groups' correlations put in.
+
+    A Gaussian copula: each column stays evenly spread over 0 to 1.
+    """
+    column = {name: i for i, name in enumerate(names)}
+    drawn = points.copy()
+    for group in groups:
+        moving = [i for i, name in enumerate(group.parameters) if name in column]
+        if not moving:
+            continue
+        columns = [column[group.parameters[i]] for i in moving]
+        # Rounding may leave tiny negative eigenvalues: they are taken as none.
+        sizes, vectors = np.linalg.eigh(np.array(group.matrix())[np.ix_(moving, moving)])
+        root = vectors * np.sqrt(np.maximum(sizes, 0.0))
+        root /= np.sqrt((root**2).sum(axis=1, keepdims=True))
+        drawn[:, columns] = ndtr(ndtri(points[:, columns]) @ root.T)
+    return drawn
 
 
 def latency_spread(

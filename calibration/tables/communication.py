@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calibration.kernel import KernelRow, Place, kind_of
+from calibration.kernel import KernelRow, Place
 from calibration.reading import Line
 from hardware_models.demand import OpSpec
 from hardware_models.ops import BulkExchange, Combine, Dispatch, HcclCollective
 from hardware_models.ops.collective import HcclKind
+from hardware_models.shapes import kind_of
 
 HCCL_COLUMNS = ("op", "num_dies", "message_bytes", "bench_us", "production_profiler_us", "source")
 DEEPEP_COLUMNS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from calibration.kernel import KernelRow, kind_of
+from calibration.kernel import KernelRow
 from calibration.reading import Line
 from calibration.tables.shapes import (
     Shape,
@@ -26,6 +26,7 @@ from hardware_models.ops import (
     Sample,
 )
 from hardware_models.ops.tiling import DType
+from hardware_models.shapes import kind_of
 
 COLUMNS = ("scenario", "kernel", "mean_us", "input_shapes", "hardware", "source")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calibration.kernel import KernelRow, kind_of
+from calibration.kernel import KernelRow
 from calibration.reading import Line
 from calibration.tables.shapes import Shape, by_row, elements, flat, transposed
 from hardware_models.demand import OpSpec
@@ -22,6 +22,7 @@ from hardware_models.ops import (
 )
 from hardware_models.ops.tiling import DType
 from hardware_models.ops.vector import RowKind
+from hardware_models.shapes import kind_of
 
 COLUMNS = (
     "hw", "op", "case_id", "input_shape", "dtype", "attrs", "baseline_perf_us",
