@@ -72,15 +72,19 @@ def check_supported(schedule: Schedule, source: str) -> None:
         raise InputError(field, value, f"{supported} (what the runtime executes)", source)
 
     _each(refuse, "workload.phase", workload.phase, ("decode",))
-    _each(refuse, "workload.next_n", workload.next_n, (0,))
-    _each(refuse, "deployment.quantisation", deployment.quantisation, ("fp32", "bf16"))
+    attention, afd = deployment.attention, deployment.afd
+    if attention.kvp > 1:
+        _each(refuse, "workload.next_n", workload.next_n, (0,))
+    if workload.next_n and attention.attention_tp > 1 and afd is not None:
+        _each(refuse, "deployment.afd.micro_batches", afd.micro_batches, (1,))
     _each(refuse, "moe.redundant_experts", schedule.moe.redundant_experts, (0,))
     if deployment.afd is not None:
         _each(refuse, "deployment.afd.transport", deployment.afd.transport, ("sdma_pairs",))
     outside = ("embed", *outside_ops(deployment, workload.next_n))
     for prefetch in schedule.prefetch:
-        if prefetch.after in outside and prefetch.weight != "lm_head":
-            refuse("prefetch.weight", prefetch.weight, f"lm_head after {prefetch.after}")
+        is_outside = prefetch.weight == "lm_head" or prefetch.weight.startswith("mtp.")
+        if prefetch.after in outside and not is_outside:
+            refuse("prefetch.weight", prefetch.weight, f"lm_head or mtp.* after {prefetch.after}")
     for role in deployment.roles:
         _check_stages(refuse, schedule, role)
 

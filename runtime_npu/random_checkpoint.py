@@ -13,7 +13,15 @@ from safetensors.torch import save_file
 
 from hardware_models.errors import InputError
 from runtime_npu.checkpoint import CONFIG, INDEX
-from runtime_npu.weights import ROUTER_TENSORS, Contents, tensor_names
+from runtime_npu.quantise import quantise_rows
+from runtime_npu.weights import (
+    LAYERS_ONLY,
+    ROUTER_TENSORS,
+    SCALE,
+    Contents,
+    is_quantised,
+    tensor_names,
+)
 from twin.model_spec import ModelSpec
 
 WEIGHT_STD = 0.2
@@ -31,21 +39,21 @@ def make_checkpoint(
     spec: ModelSpec,
     seed: int,
     dtype: Dtype = "float32",
+    contents: Contents = LAYERS_ONLY,
     *,
-    mtp: bool = False,
     overwrite: bool = False,
 ) -> None:
     """Write config.json, one shard per layer and one for the rest, and the index.
 
     Weights are normal with std 0.2, norm weights around 1, correction biases around 0 and
-    fp32, as the router is.  The same arguments give the same bytes.  ``mtp`` adds the MTP
-    layer; the other tensors stay the same.  ``overwrite`` lets files of an earlier run be
-    replaced.
+    fp32, as the router is.  The same arguments give the same bytes.  ``contents``
+    may add the MTP layer (the other tensors stay the same) and have the FFNs quantised.
+    ``overwrite`` lets files of an earlier run be replaced.
 
     Raises:
         InputError: the folder is not empty, or the model has more than 8 GiB of weights.
     """
-    names = tensor_names(spec, Contents(mtp=mtp)).required
+    names = tensor_names(spec, Contents(mtp=contents.mtp)).required
     elements = sum(torch.Size(shape).numel() for shape in names.values())
     stored = getattr(torch, dtype)
     if elements * stored.itemsize > MOST_BYTES:
@@ -64,6 +72,8 @@ def make_checkpoint(
         for name, shape in names.items()
     }
     tensors |= _zero_expert_rows(spec, stored)
+    if contents.int8:
+        tensors |= _quantised(tensors)
     shards: dict[str, dict[str, torch.Tensor]] = {}
     count = spec.num_layers + 1
     for name, tensor in tensors.items():
@@ -91,6 +101,14 @@ def _zero_expert_rows(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Te
         for expert in range(spec.n_routed_experts, spec.router_width)
         for part in ("gate", "up")
     }
+
+
+def _quantised(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    quantised: dict[str, torch.Tensor] = {}
+    for name in filter(is_quantised, tensors):
+        quantised[name], scale = quantise_rows(tensors[name])
+        quantised[name + SCALE] = scale[:, None]
+    return quantised
 
 
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:

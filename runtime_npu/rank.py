@@ -19,12 +19,13 @@ from runtime_npu.parallel.groups import Place
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import layer_plan
 from runtime_npu.record import OpRecord
-from runtime_npu.source import WeightSource
+from runtime_npu.source import WeightSource, contents_of
 from twin.graph.build import build_step_graph
 from twin.graph.step_graph import StepGraph
 from twin.schedule import Schedule
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "w8a8": torch.bfloat16}
+"""Of all that is not quantised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +40,25 @@ class Job:
 
     @property
     def lengths(self) -> list[int]:
-        """The most tokens that each sequence reaches."""
-        return [len(prompt) + self.max_new_tokens for prompt in self.prompts]
+        """The most tokens that each sequence reaches, drafts that are dropped included."""
+        more = self.max_new_tokens + self.schedule.workload.next_n
+        return [len(prompt) + more for prompt in self.prompts]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a rank gives back.
 
-    ``token_ids`` and the wall times are those of :class:`runtime_npu.generate.Generation`;
-    ``ops`` is the record of a decode step, ``differences`` is empty where that and the step
-    graph agree.
+    ``token_ids``, the wall times and ``accepted`` are those of
+    :class:`runtime_npu.generate.Generation`; ``ops`` is the record of a decode step,
+    ``differences`` is empty where that and the step graph agree.
     """
 
     place: Place
     token_ids: tuple[Tokens, ...]
     prefill_s: float
     step_s: tuple[float, ...]
+    accepted: tuple[tuple[int, ...], ...]
     ops: tuple[OpRecord, ...]
     differences: tuple[str, ...]
 
@@ -87,6 +90,7 @@ def run_rank(job: Job, rank: int) -> Report:
         token_ids=generation.token_ids,
         prefill_s=generation.prefill_s,
         step_s=generation.step_s,
+        accepted=generation.accepted,
         ops=generation.steps[0] if generation.steps else (),
         differences=tuple(step_differences(generation.steps, graph, world)),
     )
@@ -107,8 +111,10 @@ def build_model(schedule: Schedule, source: WeightSource, world: World) -> Longc
         world,
         dtype=dtype,
         chunk_tokens=schedule.moe.chunk_tokens,
+        next_n=schedule.workload.next_n,
     )
-    with Checkpoint(source.folder, source.spec, source.dtype) as checkpoint:
+    contents = contents_of(schedule)
+    with Checkpoint(source.folder, source.spec, source.dtype, contents) as checkpoint:
         load_weights(model, checkpoint, dtype)
     return model
 

@@ -12,11 +12,12 @@ from hardware_models.errors import InputError
 from runtime_npu.checkpoint import CONFIG, declared_dtype
 from runtime_npu.options import RunOptions
 from runtime_npu.random_checkpoint import Dtype, make_checkpoint
+from runtime_npu.weights import Contents
 from twin.model_spec import ModelSpec
 from twin.models import load_model, shipped_models
 from twin.schedule import Schedule
 
-STORED: Mapping[str, Dtype] = {"fp32": "float32", "bf16": "bfloat16"}
+STORED: Mapping[str, Dtype] = {"fp32": "float32", "bf16": "bfloat16", "w8a8": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,19 @@ def weight_source(options: RunOptions, schedule: Schedule, scratch: Path) -> Wei
         return _read(path if path.is_dir() else path.parent, "model")
     spec = load_model(name)
     dtype = STORED[schedule.deployment.quantisation]
+    contents = contents_of(schedule)
     if options.make_checkpoint is None:
-        make_checkpoint(scratch, spec, options.seed, dtype, overwrite=True)
+        make_checkpoint(scratch, spec, options.seed, dtype, contents, overwrite=True)
         return _read(scratch, "model")
-    make_checkpoint(Path(options.make_checkpoint), spec, options.seed, dtype)
+    make_checkpoint(Path(options.make_checkpoint), spec, options.seed, dtype, contents)
     return _read(Path(options.make_checkpoint), "make_checkpoint")
+
+
+def contents_of(schedule: Schedule) -> Contents:
+    """What a checkpoint must hold for a schedule besides the layers."""
+    return Contents(
+        mtp=schedule.workload.next_n > 0, int8=schedule.deployment.quantisation == "w8a8"
+    )
 
 
 def _read(folder: Path, field: str) -> WeightSource:

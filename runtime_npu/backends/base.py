@@ -12,6 +12,7 @@ import torch
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.parallel.link import Link
+from runtime_npu.quantise import Quantised
 from runtime_npu.record import Event, Recorder
 from runtime_npu.rope import Rope
 
@@ -230,6 +231,39 @@ class Backend(ABC):
         """silu(gate) x up, for ``x`` [T, 2 n] that holds gate, then up: [T, n]."""
 
     @abstractmethod
+    def dynamic_quant(self, x: torch.Tensor) -> Quantised:
+        """``x`` [T, n] as int8, with a scale per row."""
+
+    @abstractmethod
+    def int_matmul(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """int8 ``x`` [T, k] by int8 ``weight`` [n, k] gives int32 [T, n]."""
+
+    @abstractmethod
+    def dequant_swiglu_quant(
+        self,
+        x: torch.Tensor,
+        row_scale: torch.Tensor,
+        weight_scale: torch.Tensor,
+        counts: torch.Tensor,
+    ) -> Quantised:
+        """:meth:`swiglu` of an int32 product, again as int8: [N, n].
+
+        ``x`` [N, 2 n] has a ``row_scale`` [N]; the first ``counts[0]`` rows come from the
+        weight with the scales ``weight_scale[0]`` [2 n], and so on.
+        """
+
+    @abstractmethod
+    def quant_matmul(
+        self,
+        x: Quantised,
+        weight: torch.Tensor,
+        weight_scale: torch.Tensor,
+        *,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        """``x`` [T, k] by int8 ``weight`` [n, k] with scales [n], in ``dtype``: [T, n]."""
+
+    @abstractmethod
     def cast(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` in fp32, for the router."""
 
@@ -255,6 +289,30 @@ class Backend(ABC):
 
         Each rank of ``group`` holds equally many consecutive experts.
         """
+
+    @abstractmethod
+    def dispatch_quantised(
+        self, x: torch.Tensor, ids: torch.Tensor, experts: int, group: Communicator
+    ) -> tuple[Dispatched, torch.Tensor]:
+        """:meth:`dispatch` of the rows as int8; the scale of each row that came [N] beside it."""
+
+    @abstractmethod
+    def grouped_int_matmul(
+        self, x: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor
+    ) -> torch.Tensor:
+        """:meth:`grouped_matmul` of int8 by int8: int32 [N, n]."""
+
+    @abstractmethod
+    def grouped_quant_matmul(
+        self,
+        x: Quantised,
+        weight: torch.Tensor,
+        weight_scale: torch.Tensor,
+        counts: torch.Tensor,
+        *,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        """:meth:`grouped_matmul` of int8, whose weights have scales [experts, n], in ``dtype``."""
 
     @abstractmethod
     def grouped_matmul(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -14,6 +15,7 @@ from runtime_npu.kv_cache import LatentCache
 from runtime_npu.model.online_softmax import Attended, attend, merge
 from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.parallel.link import Link
+from runtime_npu.quantise import Quantised, quantise_rows
 from runtime_npu.record import Event
 from runtime_npu.rope import Rope
 
@@ -190,6 +192,37 @@ class ReferenceBackend(Backend):
         return F.silu(gate) * up
 
     @override
+    def dynamic_quant(self, x: torch.Tensor) -> Quantised:
+        return quantise_rows(x)
+
+    @override
+    def int_matmul(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch._int_mm(x, weight.T)
+
+    @override
+    def dequant_swiglu_quant(
+        self,
+        x: torch.Tensor,
+        row_scale: torch.Tensor,
+        weight_scale: torch.Tensor,
+        counts: torch.Tensor,
+    ) -> Quantised:
+        scales = weight_scale.repeat_interleave(counts, 0)
+        return quantise_rows(self.swiglu(x.float() * row_scale[:, None] * scales))
+
+    @override
+    def quant_matmul(
+        self,
+        x: Quantised,
+        weight: torch.Tensor,
+        weight_scale: torch.Tensor,
+        *,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        product = self.int_matmul(x.values, weight).float()
+        return (product * x.scale[:, None] * weight_scale).to(dtype)
+
+    @override
     def cast(self, x: torch.Tensor) -> torch.Tensor:
         return x.float()
 
@@ -220,6 +253,38 @@ class ReferenceBackend(Backend):
         expert = torch.arange(counts.shape[1]).repeat(group.size)
         order = expert.repeat_interleave(arrived.flatten()).argsort(stable=True)
         return Dispatched(rows[order], arrived.sum(0), source, order, sent, received, group)
+
+    @override
+    def dispatch_quantised(
+        self, x: torch.Tensor, ids: torch.Tensor, experts: int, group: Communicator
+    ) -> tuple[Dispatched, torch.Tensor]:
+        quantised = quantise_rows(x)
+        # The scale travels with its row, as its last bytes.
+        scale = quantised.scale[:, None].view(torch.int8)
+        sent = self.dispatch(torch.cat((quantised.values, scale), 1), ids, experts, group)
+        rows, scale = torch.split(sent.rows, [x.shape[1], scale.shape[1]], 1)
+        return replace(sent, rows=rows), scale.contiguous().view(torch.float32)[:, 0]
+
+    @override
+    def grouped_int_matmul(
+        self, x: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor
+    ) -> torch.Tensor:
+        groups = torch.split(x, counts.tolist())
+        return torch.cat([self.int_matmul(rows, weight[e]) for e, rows in enumerate(groups)])
+
+    @override
+    def grouped_quant_matmul(
+        self,
+        x: Quantised,
+        weight: torch.Tensor,
+        weight_scale: torch.Tensor,
+        counts: torch.Tensor,
+        *,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        product = self.grouped_int_matmul(x.values, weight, counts).float()
+        scales = weight_scale.repeat_interleave(counts, 0)
+        return (product * x.scale[:, None] * scales).to(dtype)
 
     @override
     def grouped_matmul(

@@ -155,5 +155,5 @@ def error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def write(folder: Path, model_spec: ModelSpec, seed: int = 0, *, mtp: bool = False) -> Path:
-    make_checkpoint(folder, model_spec, seed, mtp=mtp)
+    make_checkpoint(folder, model_spec, seed, contents=Contents(mtp=mtp))
     return folder

@@ -45,7 +45,7 @@ def refused(folder: Path, tensors: dict[str, torch.Tensor], contents: Contents) 
 
 def test_the_mtp_layer_is_added_and_changes_no_other_tensor(tmp_path: Path) -> None:
     make_checkpoint(tmp_path / "without", SPEC, 5)
-    make_checkpoint(tmp_path / "with", SPEC, 5, mtp=True)
+    make_checkpoint(tmp_path / "with", SPEC, 5, contents=Contents(mtp=True))
     for file in (tmp_path / "without").glob("*.safetensors"):
         held, more = load_file(file), load_file(tmp_path / "with" / file.name)
         assert {name for name in more if not name.startswith("model.mtp.")} == set(held)

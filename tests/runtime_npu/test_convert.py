@@ -31,7 +31,7 @@ INT8 = Contents(mtp=True, int8=True)
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source") / "checkpoint"
-    make_checkpoint(folder, SPEC, 4, "bfloat16", mtp=True)
+    make_checkpoint(folder, SPEC, 4, "bfloat16", contents=Contents(mtp=True))
     (folder / "tokenizer.json").write_text("{}")
     return folder
 
@@ -152,7 +152,7 @@ def test_a_file_is_converted_again_when_its_source_or_itself_changed(
     source: Path, tmp_path: Path
 ) -> None:
     mine = tmp_path / "mine"
-    make_checkpoint(mine, SPEC, 4, "bfloat16", mtp=True)
+    make_checkpoint(mine, SPEC, 4, "bfloat16", contents=Contents(mtp=True))
     convert(mine, tmp_path / "int8", quiet)
     files = sorted((tmp_path / "int8").glob("*.safetensors"))
     whole = files[1].read_bytes()
@@ -223,7 +223,7 @@ def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_memory_is_bounded_by_pieces_and_not_by_files(tmp_path: Path) -> None:
     """A file of 72 MiB in pieces of 1 MiB: the process grows by far less than the file."""
     wide = spec("wide", hidden_size=1024, vocab_size=16384, num_layers=1, ffn_hidden_size=256)
-    make_checkpoint(tmp_path / "wide", wide, 0, "bfloat16", mtp=True)
+    make_checkpoint(tmp_path / "wide", wide, 0, "bfloat16", contents=Contents(mtp=True))
     code = f"""
 import resource
 from pathlib import Path

@@ -22,7 +22,7 @@ from runtime_npu.random_checkpoint import make_checkpoint
 from runtime_npu.record import Event
 from runtime_npu.run import main
 from twin.cli import run as run_command
-from twin.deployment import Afd
+from twin.deployment import Afd, RoleDeployment
 from twin.models import load_model
 from twin.schedule import CoreLimit, MoePlan, Prefetch, Schedule, Stage
 from twin.schedule_io import save_schedule
@@ -161,8 +161,8 @@ def test_text_prompts_go_through_the_checkpoints_tokenizer(
 BAD_OPTIONS = {
     "max_new_tokens=0": "max_new_tokens",
     "schedule=nowhere": "schedule",
-    "schedule=recipe_afd": "workload.next_n",
-    "schedule=recipe_colocated": "workload.next_n",
+    "schedule=recipe_afd": "model",
+    "schedule=recipe_colocated": "model",
     "prompt_ids=[]": "prompt_ids",
     "prompt_ids=[[]]": "prompt_ids[0]",
     "prompt_ids=[[1],[256]]": "prompt_ids[1]",
@@ -221,8 +221,20 @@ def _with(schedule: Schedule, **changes: object) -> Schedule:
 
 UNSUPPORTED = {
     "workload.phase": _with(TWO_STREAMS, workload__phase="prefill"),
-    "workload.next_n": _with(TWO_STREAMS, workload__next_n=1),
-    "deployment.quantisation": _with(TWO_STREAMS, deployment__quantisation="w8a8"),
+    "workload.next_n": _with(
+        TWO_STREAMS,
+        workload__next_n=1,
+        deployment__roles={"colocated": RoleDeployment(dies=2, kvp=2)},
+    ),
+    "deployment.afd.micro_batches": _with(
+        TWO_STREAMS,
+        workload__next_n=1,
+        deployment__afd=Afd(micro_batches=2),
+        deployment__roles={
+            "attention": RoleDeployment(dies=2, attention_tp=2, o_proj_tp=2),
+            "ffn": RoleDeployment(dies=1),
+        },
+    ),
     "deployment.afd.transport": _with(TWO_STREAMS, deployment__afd=Afd(transport="direct")),
     "moe.redundant_experts": _with(TWO_STREAMS, moe=MoePlan(redundant_experts=1)),
     "prefetch.weight": _with(
