@@ -1,0 +1,150 @@
+"""``python -m calibration.fit profiles=PATH``: fit, write and report what a profile taught."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from calibration.next_measurement import Candidate, rank_candidates
+from calibration.profile_fit import ProfileFit, fit_profile
+from calibration.profiles.folder import find_ranks
+from calibration.profiles.rows import ProfileRows, rows_of
+from calibration.profiles.shown import shown
+from hardware_models.demand import OpSpec
+from hardware_models.errors import InputError
+from hardware_models.hardware import (
+    Hardware,
+    load_hardware,
+    render_hardware,
+    shipped_hardware,
+    shipped_text,
+)
+from hardware_models.yaml_io import read_text
+from twin.graph.build import build_step_graph
+from twin.models import load_model
+from twin.report.table import console as wide_console
+from twin.results import write_result, write_text
+from twin.schedule_io import load_schedule
+
+_SHOWN = 12
+_CANDIDATES = 5
+_LAYERS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFitOptions:
+    """What the fit to profiles is told beside the die; see the command's ``--help``."""
+
+    profiles: str
+    schedule: str
+    kv_tokens: int
+    ep: int
+
+    def check(self) -> None:
+        """Refuse numbers out of range.
+
+        Raises:
+            InputError: names the key.
+        """
+        for key, value in (("kv_tokens", self.kv_tokens), ("ep", self.ep)):
+            if value < 0:
+                raise InputError(key, value, "a whole number from 0 (0: not known)")
+
+
+def fit_profiles(options: ProfileFitOptions, die: str, folder: Path) -> None:
+    """Fit the die to the profile, write its parameter file and result.json, and print.
+
+    Raises:
+        InputError: the profile, the die or the schedule is wrong, or no kernel of the profile
+            has a model.
+    """
+    options.check()
+    hardware = load_hardware(die)
+    specs = _step_specs(options.schedule, hardware)
+    files = find_ranks(Path(options.profiles))
+    name = shown(Path(options.profiles).resolve().name)
+    found = rows_of(files, hardware, options.kv_tokens, options.ep, f"profile {name}")
+    if not found.rows:
+        reasons = "; ".join(reason for reason, _, _ in found.left_out[:3]) or "no readable row"
+        allowed = f"a profile with kernels that are modelled ({shown(reasons, 200)})"
+        raise InputError("profiles", options.profiles, allowed)
+    columns = (SpinnerColumn(), TextColumn("fitting: {task.completed} groups of kinds"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task("fit", total=None)
+        fit = fit_profile(found.rows, hardware, f"profile {name}", lambda: progress.advance(task))
+    candidates = rank_candidates(specs, fit.hardware, fit.names, fit.covariance)
+    template = shipped_text(die) if die in shipped_hardware() else read_text(Path(die), "die")
+    write_text(folder / f"{hardware.name}.yaml", render_hardware(fit.hardware, template))
+    write_result(folder, "calibration.fit", 0, _payload(fit, found, candidates))
+    _print(fit, found, candidates)
+    Console().print(f"wrote {hardware.name}.yaml into {shown(str(folder), 200)}")
+
+
+def _step_specs(schedule: str, hardware: Hardware) -> list[OpSpec]:
+    """The ops of a step on the first die: what a next measurement is chosen from."""
+    loaded = load_schedule(schedule)
+    graph = build_step_graph(loaded, load_model(loaded.model), hardware, layers=_LAYERS)
+    return [op.spec for op in graph.ops if op.die == graph.dies[0].index]
+
+
+def _payload(
+    fit: ProfileFit, found: ProfileRows, candidates: Sequence[Candidate]
+) -> dict[str, Any]:
+    moved = [asdict(p) | {"change": p.change} for p in fit.parameters if p.has_moved]
+    return {
+        "hardware": fit.hardware.name,
+        "rows": len(found.rows),
+        "launches": found.launches,
+        "kinds": [asdict(row) for row in fit.errors],
+        "moved": sorted(moved, key=lambda row: -abs(row["change"])),
+        "stayed_prior": [p.name for p in fit.parameters if not p.has_moved],
+        "next_measurements": [asdict(row) for row in candidates[:_CANDIDATES]],
+        "left_out": [
+            {"reason": reason, "count": count, "share": share}
+            for reason, count, share in found.left_out
+        ],
+        "skipped": [asdict(row) for row in found.skipped],
+    }
+
+
+def _print(fit: ProfileFit, found: ProfileRows, candidates: Sequence[Candidate]) -> None:
+    out = wide_console()
+    out.print(f"{found.launches} launches in {len(found.rows)} rows of {len(fit.errors)} kinds")
+    errors = Table(title="Median errors by kind")
+    for name in ("kind", "rows", "by the prior", "fitted", "held out"):
+        errors.add_column(name, justify="left" if name == "kind" else "right")
+    for row in fit.errors:
+        held = "-" if row.held_out is None else f"{row.held_out:.1%}"
+        errors.add_row(row.kind, str(row.rows), f"{row.prior:.1%}", f"{row.fitted:.1%}", held)
+    out.print(errors)
+    moved = sorted((p for p in fit.parameters if p.has_moved), key=lambda p: -abs(p.change))
+    table = Table(title=f"{len(moved)} parameters moved")
+    for name in ("parameter", "unit", "prior (80%)", "fitted (80%)", "change", "learned"):
+        table.add_column(name)
+    for p in moved:
+        table.add_row(
+            p.name,
+            p.unit,
+            f"{p.prior:.4g} ({p.prior_range[0]:.4g} .. {p.prior_range[1]:.4g})",
+            f"{p.value:.4g} ({p.range[0]:.4g} .. {p.range[1]:.4g})",
+            f"{p.change:+.1%}",
+            f"{p.learned:.0%}",
+        )
+    out.print(table)
+    stayed = [p.name for p in fit.parameters if not p.has_moved]
+    out.print(f"{len(stayed)} stayed at their priors (listed in result.json)")
+    for reason, count, share in found.left_out[:_SHOWN]:
+        out.print(f"left out: {count} launches, {share:.1%} of the time: {shown(reason, 120)}")
+    if candidates:
+        best = candidates[0]
+        out.print(
+            f"Next measurement: {best.kernel} ({best.interval_us[0]:.1f} .. "
+            f"{best.interval_us[1]:.1f} us now): the step's kernels would be known to "
+            f"+-{best.after_us:.1f} us instead of +-{best.before_us:.1f} us"
+        )

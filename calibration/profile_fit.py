@@ -1,0 +1,239 @@
+"""Parameters from a user's profiles, with what the published rows left as priors.
+
+Kinds that share a parameter are fitted together; a parameter whose interval the profile
+narrows has moved, every other one stays the prior's.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.family import digits
+from calibration.kernel import KernelRow
+from calibration.kernel_fit import solve
+from calibration.kinds import PARAMETERS
+from calibration.prior import Z80, Prior
+from hardware_models.hardware import Hardware
+from hardware_models.parameter import Parameter
+
+Array = NDArray[np.float64]
+
+# A parameter of whose prior width less than this was removed has learned nothing.
+LEARNED = 0.05
+
+# Fewer rows than this cannot be halved into a fit and a test of it.
+_LEAST_HELD_OUT = 6
+_LEAST_VALUE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A parameter beside its prior: values and 80% intervals; ``learned`` as in the fit."""
+
+    name: str
+    unit: str
+    prior: float
+    prior_range: tuple[float, float]
+    value: float
+    range: tuple[float, float]
+    learned: float
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the profile taught anything about it."""
+        return self.learned >= LEARNED
+
+    @property
+    def change(self) -> float:
+        """Relative change of the value."""
+        return self.value / self.prior - 1
+
+
+@dataclass(frozen=True, slots=True)
+class KindErrors:
+    """Median absolute errors of one kind's rows: by the prior, fitted, and on held-out rows."""
+
+    kind: str
+    rows: int
+    prior: float
+    fitted: float
+    held_out: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFit:
+    """The die with what the profile taught, and the covariance of the logs of its parameters."""
+
+    hardware: Hardware
+    parameters: tuple[Moved, ...]
+    errors: tuple[KindErrors, ...]
+    names: tuple[str, ...]
+    covariance: Array
+
+
+def fit_profile(
+    rows: Sequence[KernelRow],
+    hardware: Hardware,
+    source: str,
+    progress: Callable[[], None] = lambda: None,
+) -> ProfileFit:
+    """Fit all kinds of ``rows``; the ranges of ``hardware`` are the priors.
+
+    ``source`` names the profile in the fitted parameters.  ``progress`` is called once a group
+    of kinds.
+    """
+    priors = priors_of(hardware)
+    values: dict[str, float] = {}
+    names: list[str] = []
+    blocks: list[Array] = []
+    errors: list[KindErrors] = []
+    for kinds in _groups(rows, priors):
+        members = [row for row in rows if row.kind in kinds]
+        own = {n: priors[n] for n in dict.fromkeys(_names(kinds)) if n in priors}
+        if own:
+            found, covariance = solve(members, hardware, own)
+            values |= found
+            names += own
+            blocks.append(covariance)
+        fitted = hardware.with_values(values)
+        held_out = _held_out(members, hardware, own)
+        errors += [_errors(kind, members, hardware, fitted, held_out) for kind in kinds]
+        progress()
+    deviations = {n: _deviation(prior) for n, prior in priors.items()}
+    rest = [n for n in priors if n not in values]
+    covariance = _diagonal(blocks, [deviations[n] for n in rest])
+    everything = (*names, *rest)
+    moved = tuple(
+        _moved(hardware, priors[n], values.get(n), n, math.sqrt(covariance[i, i]))
+        for i, n in enumerate(everything)
+    )
+    return ProfileFit(
+        hardware=_with_evidence(hardware, moved, len(rows), source),
+        parameters=moved,
+        errors=tuple(errors),
+        names=everything,
+        covariance=covariance,
+    )
+
+
+def priors_of(hardware: Hardware) -> dict[str, Prior]:
+    """Priors of the kernels' parameters: the die's values with their 80% intervals.
+
+    A parameter without a width, or whose interval holds zero, is not fitted.
+    """
+    found = {}
+    for name in dict.fromkeys(_names(PARAMETERS)):
+        parameter = hardware.parameters.get(name)
+        if parameter is not None and _LEAST_VALUE < parameter.low < parameter.high:
+            found[name] = Prior(
+                centre=parameter.value,
+                range=(parameter.low, parameter.high),
+                source=parameter.source,
+            )
+    return found
+
+
+def _names(kinds: Sequence[str] | Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [name for kind in kinds for name in PARAMETERS.get(kind, ())]
+
+
+def _groups(rows: Sequence[KernelRow], priors: Mapping[str, Prior]) -> list[tuple[str, ...]]:
+    """Kinds joined wherever they share a parameter, in order of their rows."""
+    groups: list[set[str]] = []
+    for kind in dict.fromkeys(row.kind for row in rows):
+        names = {n for n in PARAMETERS.get(kind, ()) if n in priors}
+        joined = {kind}
+        for group in [g for g in groups if names & set(_names(sorted(g)))]:
+            joined |= group
+            groups.remove(group)
+        groups.append(joined)
+    return [tuple(sorted(group)) for group in groups]
+
+
+def _deviation(prior: Prior) -> float:
+    low, high = prior.range
+    return math.log(high / low) / (2 * Z80)
+
+
+def _held_out(
+    rows: Sequence[KernelRow], hardware: Hardware, own: Mapping[str, Prior]
+) -> dict[str, float]:
+    """Errors of every other row, by a fit to the rows between them."""
+    ordered = sorted(rows, key=lambda row: (row.kind, row.measured_us))
+    if len(ordered) < _LEAST_HELD_OUT or not own:
+        return {}
+    values, _ = solve(ordered[::2], hardware, own)
+    die = hardware.with_values(values)
+    return {row.row: _error(row, die) for row in ordered[1::2]}
+
+
+def _errors(
+    kind: str,
+    rows: Sequence[KernelRow],
+    before: Hardware,
+    after: Hardware,
+    held_out: Mapping[str, float],
+) -> KindErrors:
+    own = [row for row in rows if row.kind == kind]
+    tested = [held_out[row.row] for row in own if row.row in held_out]
+    return KindErrors(
+        kind=kind,
+        rows=len(own),
+        prior=statistics.median(_error(row, before) for row in own),
+        fitted=statistics.median(_error(row, after) for row in own),
+        held_out=statistics.median(tested) if tested else None,
+    )
+
+
+def _error(row: KernelRow, hardware: Hardware) -> float:
+    return abs(row.predicted_us(hardware) / row.measured_us - 1)
+
+
+def _diagonal(blocks: Sequence[Array], variances: Sequence[float]) -> Array:
+    size = sum(len(block) for block in blocks) + len(variances)
+    whole = np.zeros((size, size))
+    at = 0
+    for block in blocks:
+        whole[at : at + len(block), at : at + len(block)] = block
+        at += len(block)
+    for deviation in variances:
+        whole[at, at] = deviation**2
+        at += 1
+    return whole
+
+
+def _moved(hardware: Hardware, prior: Prior, value: float | None, name: str, error: float) -> Moved:
+    unit, before = hardware.parameters[name].unit, (prior.centre, prior.range)
+    learned = 0.0 if value is None else max(0.0, 1.0 - error / _deviation(prior))
+    if value is None or learned < LEARNED:
+        return Moved(name, unit, *before, *before, 0.0)
+    width = math.exp(Z80 * error)
+    interval = (value / width, value * width)
+    return Moved(name, unit, *before, value, interval, learned)
+
+
+def _with_evidence(hardware: Hardware, moved: Sequence[Moved], rows: int, source: str) -> Hardware:
+    """The die with the parameters that moved, their intervals and where they came from."""
+    parameters: dict[str, Parameter] = dict(hardware.parameters)
+    for item in moved:
+        if item.has_moved:
+            old = parameters[item.name]
+            value = digits(item.value)
+            high = max(digits(item.range[1]), value)
+            share = round(100 * item.learned)
+            parameters[item.name] = replace(
+                old,
+                value=value,
+                low=min(digits(item.range[0]), value),
+                high=min(high, 1.0) if item.name.endswith("_efficiency") else high,
+                evidence="fitted",
+                source=f"calibration.fit to {rows} rows of {source}, which removed {share}% "
+                f"of the prior's width; prior: {old.source}",
+            )
+    return replace(hardware, parameters=parameters)
