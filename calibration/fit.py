@@ -19,18 +19,20 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from calibration.estimate import Estimate, estimate
-from calibration.family import DONOR, SHARED_WITH_STEPS, digits, fit_family, sister
+from calibration.family import DONOR, SHARED_WITH_STEPS, apart, digits, fit_family, sister
 from calibration.fit_profiles import ProfileFitOptions, fit_profiles
 from calibration.fit_report import fit_payload, print_kinds, print_steps
 from calibration.kernel import KernelRow
-from calibration.kernel_fit import spread_of
-from calibration.measurement import shipped_measurements
+from calibration.kernel_fit import quantile_80, spread_of
+from calibration.measurement import END_TO_END, Measurement, shipped_measurements
 from calibration.predict import setting_of
 from calibration.prior import shipped_priors
 from calibration.tables.own import shipped_kernels
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware, load_hardware, render_hardware, shipped_text
+from hardware_models.shapes import ranges_of
 from twin.cli import run
+from twin.graph.build import build_step_graph
 from twin.results import write_result, write_text, write_timing
 
 STEPS_DIE = "a3-752t"
@@ -80,7 +82,7 @@ def main(config: FitConfig, folder: Path) -> None:
             shared,
             lambda: progress.advance(task),
         )
-    fitted = {DONOR: family.dies[DONOR], STEPS_DIE: _with_evidence(result, len(rows), shared)}
+    fitted = {DONOR: family.dies[DONOR], STEPS_DIE: _with_evidence(result, rows, shared)}
     for name in SISTERS:
         fitted[name] = sister(load_hardware(name), fitted[STEPS_DIE])
     for name, die in fitted.items():
@@ -93,12 +95,17 @@ def main(config: FitConfig, folder: Path) -> None:
     console.print(f"wrote {', '.join(f'{name}.yaml' for name in fitted)} into {folder}")
 
 
-def _with_evidence(result: Estimate, steps: int, kernels: Sequence[KernelRow]) -> Hardware:
-    """The fitted hardware, every moved parameter with its interval and where it came from."""
+def _with_evidence(
+    result: Estimate, rows: Sequence[Measurement], kernels: Sequence[KernelRow]
+) -> Hardware:
+    """The fitted hardware: every moved parameter with its interval and source.
+
+    Also which of them move together, and the shapes that were fitted.
+    """
     parameters = dict(result.hardware.parameters)
     for item in result.parameters:
         share = round(100 * item.learned)
-        data = f"{steps} published LongCat-Flash rows and {len(kernels)} kernel rows"
+        data = f"{len(rows)} published LongCat-Flash rows and {len(kernels)} kernel rows"
         parameters[item.name] = replace(
             parameters[item.name],
             value=digits(item.value),
@@ -118,7 +125,32 @@ def _with_evidence(result: Estimate, steps: int, kernels: Sequence[KernelRow]) -
         old = parameters[f"spread_{kind}"]
         width = max(old.value, digits(spread_of(errors)[0]))
         parameters[old.name] = replace(old, value=width, low=width, high=width)
-    return Hardware(result.hardware.name, parameters)
+    for name, ends in (("spread_step_op", False), ("spread_step_tpot", True)):
+        errors = [
+            predicted / row.measured_us - 1
+            for row, predicted in zip(rows, result.predicted_us, strict=True)
+            if (row.kind == END_TO_END) is ends
+        ]
+        width = digits(quantile_80(errors))
+        parameters[name] = replace(
+            parameters[name],
+            value=width,
+            low=width,
+            high=width,
+            evidence="fitted",
+            source=f"80% quantile of the log errors of {len(errors)} fitted rows (in sample)",
+        )
+    graphs = [
+        build_step_graph(setting.schedule, setting.model, result.hardware, layers=2)
+        for setting in {row.setting: setting_of(row) for row in rows}.values()
+    ]
+    specs = [op.spec for graph in graphs for op in graph.ops]
+    return replace(
+        result.hardware,
+        parameters=parameters,
+        correlations=apart([*result.hardware.correlations, result.correlation]),
+        fitted_shapes=ranges_of(specs, result.hardware.fitted_shapes),
+    )
 
 
 if __name__ == "__main__":
