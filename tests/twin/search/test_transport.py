@@ -85,7 +85,7 @@ def test_a_search_stays_on_the_transport_that_was_asked_for(transport: str, tmp_
     ]
     assert run("search", SearchConfig, main, arguments) == 0
     found = json.loads((tmp_path / "result.json").read_text("utf-8"))
-    assert found["feasible"] == found["candidates"] == 16
+    assert found["feasible"] == found["candidates"] > 1
     for entry in [found["best"], *found["tie_set"]]:
         saved = load_schedule(str(tmp_path / entry["schedule"]))
         assert saved.deployment.afd is not None
