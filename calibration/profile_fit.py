@@ -14,13 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.family import digits
+from calibration.family import apart, digits
 from calibration.kernel import KernelRow
-from calibration.kernel_fit import solve
+from calibration.kernel_fit import correlation_of, solve
 from calibration.kinds import PARAMETERS
+from calibration.limits import clipped
 from calibration.prior import Z80, Prior
+from hardware_models.fitted import Correlation, ShapeRanges
 from hardware_models.hardware import Hardware
 from hardware_models.parameter import Parameter
+from hardware_models.shapes import ranges_of
 
 Array = NDArray[np.float64]
 
@@ -92,6 +95,7 @@ def fit_profile(
     values: dict[str, float] = {}
     names: list[str] = []
     blocks: list[Array] = []
+    together: list[Correlation] = []
     errors: list[KindErrors] = []
     for kinds in _groups(rows, priors):
         members = [row for row in rows if row.kind in kinds]
@@ -101,20 +105,26 @@ def fit_profile(
             values |= found
             names += own
             blocks.append(covariance)
+            together.append(correlation_of(tuple(own), covariance))
         fitted = hardware.with_values(values)
         held_out = _held_out(members, hardware, own)
         errors += [_errors(kind, members, hardware, fitted, held_out) for kind in kinds]
         progress()
     deviations = {n: _deviation(prior) for n, prior in priors.items()}
     rest = [n for n in priors if n not in values]
-    covariance = _diagonal(blocks, [deviations[n] for n in rest])
+    blocks.append(_prior_covariance(rest, deviations, hardware.correlations))
+    covariance = _diagonal(blocks)
     everything = (*names, *rest)
     moved = tuple(
         _moved(hardware, priors[n], values.get(n), n, math.sqrt(covariance[i, i]))
         for i, n in enumerate(everything)
     )
     return ProfileFit(
-        hardware=_with_evidence(hardware, moved, len(rows), source),
+        hardware=replace(
+            _with_evidence(hardware, moved, len(rows), source),
+            correlations=apart([*hardware.correlations, *together]),
+            fitted_shapes=_widened(hardware.fitted_shapes, rows),
+        ),
         parameters=moved,
         errors=tuple(errors),
         names=everything,
@@ -195,17 +205,40 @@ def _error(row: KernelRow, hardware: Hardware) -> float:
     return abs(row.predicted_us(hardware) / row.measured_us - 1)
 
 
-def _diagonal(blocks: Sequence[Array], variances: Sequence[float]) -> Array:
-    size = sum(len(block) for block in blocks) + len(variances)
-    whole = np.zeros((size, size))
+def _prior_covariance(
+    names: Sequence[str], deviations: Mapping[str, float], groups: Sequence[Correlation]
+) -> Array:
+    """Of parameters that no row touched: their widths, and how the published fit ties them."""
+    index = {name: i for i, name in enumerate(names)}
+    covariance = np.diag([deviations[name] ** 2 for name in names])
+    for group in groups:
+        matrix = group.matrix()
+        for i, one in enumerate(group.parameters):
+            for j, other in enumerate(group.parameters):
+                if i != j and one in index and other in index:
+                    tied = matrix[i][j] * deviations[one] * deviations[other]
+                    covariance[index[one], index[other]] = tied
+    return covariance
+
+
+def _diagonal(blocks: Sequence[Array]) -> Array:
+    whole = np.zeros((sum(map(len, blocks)),) * 2)
     at = 0
     for block in blocks:
         whole[at : at + len(block), at : at + len(block)] = block
         at += len(block)
-    for deviation in variances:
-        whole[at, at] = deviation**2
-        at += 1
     return whole
+
+
+def _widened(known: ShapeRanges, rows: Sequence[KernelRow]) -> ShapeRanges:
+    """The fitted shapes with those of the profile."""
+    widened = {kind: dict(spans) for kind, spans in known.items()}
+    for kind, spans in ranges_of([spec for row in rows for spec in row.specs]).items():
+        old = widened.setdefault(kind, {})
+        for name, (low, high) in spans.items():
+            before = old.get(name, (low, high))
+            old[name] = (min(low, before[0]), max(high, before[1]))
+    return widened
 
 
 def _moved(hardware: Hardware, prior: Prior, value: float | None, name: str, error: float) -> Moved:
@@ -225,13 +258,13 @@ def _with_evidence(hardware: Hardware, moved: Sequence[Moved], rows: int, source
         if item.has_moved:
             old = parameters[item.name]
             value = digits(item.value)
-            high = max(digits(item.range[1]), value)
+            low, high = (digits(clipped(item.name, end)) for end in item.range)
             share = round(100 * item.learned)
             parameters[item.name] = replace(
                 old,
                 value=value,
-                low=min(digits(item.range[0]), value),
-                high=min(high, 1.0) if item.name.endswith("_efficiency") else high,
+                low=min(low, value),
+                high=max(high, value),
                 evidence="fitted",
                 source=f"calibration.fit to {rows} rows of {source}, which removed {share}% "
                 f"of the prior's width; prior: {old.source}",

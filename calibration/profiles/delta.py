@@ -1,8 +1,8 @@
-"""Two profiles side by side: the change of the step and of every kernel type."""
+"""Two profiles side by side: the change of the step, of every kernel type and op kind."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from calibration.profiles.diagnosis import Diagnosis
@@ -10,7 +10,7 @@ from calibration.profiles.diagnosis import Diagnosis
 
 @dataclass(frozen=True, slots=True)
 class TypeDelta:
-    """One kernel type in two profiles: launches and us a step and rank in each."""
+    """One kernel type or op kind in two profiles: launches and us a step and rank in each."""
 
     type: str
     counts: tuple[float, float]
@@ -24,11 +24,15 @@ class TypeDelta:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """``base`` is the profile compared against; steps in us; types by the size of the change."""
+    """``base`` is the profile compared against; steps in us; the largest changes first.
+
+    Types are the profiles' own; kinds are the twin's and join what CANNs name differently.
+    """
 
     base_step_us: float
     step_us: float
     types: tuple[TypeDelta, ...]
+    kinds: tuple[TypeDelta, ...]
 
     @property
     def change(self) -> float:
@@ -37,16 +41,27 @@ class Delta:
 
 
 def compare(profile: Diagnosis, base: Diagnosis) -> Delta:
-    """Kernel types by name, each a mean over the steps and ranks of its own profile."""
-    sides = (base, profile)
-    runs = [max(1, len(side.steps)) for side in sides]
+    """Each type and kind as a mean over the steps and ranks of its own profile."""
+    runs = (max(1, len(base.steps)), max(1, len(profile.steps)))
+    kinds = [
+        {kind.kind: (kind.count, kind.total_us) for kind in side.kinds.values()}
+        for side in (base, profile)
+    ]
+    return Delta(
+        base.mean_step_us,
+        profile.mean_step_us,
+        _changes(base.types, profile.types, runs),
+        _changes(kinds[0], kinds[1], runs),
+    )
 
+
+_Totals = Mapping[str, tuple[int, float]]
+
+
+def _changes(before: _Totals, after: _Totals, runs: tuple[int, int]) -> tuple[TypeDelta, ...]:
     def of(name: str) -> TypeDelta:
-        both = [side.types.get(name, (0, 0.0)) for side in sides]
-        counts = [count / n for (count, _), n in zip(both, runs, strict=True)]
-        times = [time / n for (_, time), n in zip(both, runs, strict=True)]
-        return TypeDelta(name, (counts[0], counts[1]), (times[0], times[1]))
+        (n0, t0), (n1, t1) = before.get(name, (0, 0.0)), after.get(name, (0, 0.0))
+        return TypeDelta(name, (n0 / runs[0], n1 / runs[1]), (t0 / runs[0], t1 / runs[1]))
 
-    names: Sequence[str] = list(dict.fromkeys([*base.types, *profile.types]))
-    types = sorted((of(name) for name in names), key=lambda row: -abs(row.change_us))
-    return Delta(base.mean_step_us, profile.mean_step_us, tuple(types))
+    rows = [of(name) for name in dict.fromkeys([*before, *after])]
+    return tuple(sorted(rows, key=lambda row: -abs(row.change_us)))

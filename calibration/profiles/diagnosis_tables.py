@@ -33,7 +33,11 @@ def print_diagnosis(payload: Payload, title: str) -> None:
         where = shown(f"{row['path']}:{row['first_line']}", 200)
         out.print(f"skipped {row['count']}: {where}: {shown(row['reason'])}")
     if payload["against"]:
-        out.print(_against(payload["against"]))
+        delta = payload["against"]
+        before, after = delta["base_step_us"] / 1e3, delta["step_us"] / 1e3
+        out.print(f"step {before:.3f} -> {after:.3f} ms ({delta['change']:+.1%})")
+        for key in ("kinds", "types"):
+            out.print(_against(key, delta[key]))
 
 
 _LISTS: dict[str, dict[str, str]] = {
@@ -109,15 +113,12 @@ def _text(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _against(delta: Payload) -> Table:
-    title = (
-        f"Step {delta['base_step_us'] / 1e3:.3f} -> {delta['step_us'] / 1e3:.3f} ms "
-        f"({delta['change']:+.1%}); largest differences by kernel type, us a step and rank"
-    )
-    table = Table(title=title)
-    for name in ("type", "launches before", "after", "us before", "after", "change"):
-        table.add_column(name, justify="left" if name == "type" else "right")
-    for row in delta["types"][:ROWS_SHOWN]:
+def _against(key: str, rows: Sequence[Payload]) -> Table:
+    name = "op kind" if key == "kinds" else "kernel type"
+    table = Table(title=f"Largest differences by {name}, us a step and rank")
+    for column in (name, "launches before", "after", "us before", "after", "change"):
+        table.add_column(column, justify="left" if column == name else "right")
+    for row in rows[:ROWS_SHOWN]:
         table.add_row(
             shown(row["type"]),
             *(f"{count:.4g}" for count in row["counts"]),

@@ -113,4 +113,5 @@ def _delta_row(delta: Delta) -> Row:
         "step_us": delta.step_us,
         "change": delta.change,
         "types": [{**asdict(row), "change_us": row.change_us} for row in delta.types],
+        "kinds": [{**asdict(row), "change_us": row.change_us} for row in delta.kinds],
     }

@@ -195,6 +195,7 @@ def test_a_slower_step_is_exit_5_and_a_faster_one_is_not(
     assert delta["change"] == pytest.approx(0.2)
     largest = delta["types"][0]
     assert (largest["type"], largest["change_us"]) == ("MatMulV3", pytest.approx(20.0))
+    assert delta["kinds"][0]["type"] == "matmul"
 
 
 def test_measured_and_simulated_lie_in_one_trace(tmp_path: Path) -> None:

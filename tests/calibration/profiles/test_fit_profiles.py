@@ -60,6 +60,9 @@ def test_what_the_profile_teaches_moves_and_the_rest_stays(tmp_path: Path) -> No
     assert head["range"][0] < truth["rms_norm_head_us"] < head["range"][1]
     assert set(found["stayed_prior"]) | set(moved) == set(priors_of(DIE))
     die = load_hardware(str(tmp_path / "run" / "a3-752t.yaml"))
+    assert die.fitted_shapes["rms_norm"]["rows"][1] >= 960
+    (tied,) = [group for group in die.correlations if "rms_norm_head_us" in group.parameters]
+    assert set(tied.parameters) <= {name for name in priors_of(DIE) if name.startswith("rms_norm")}
     for parameter in die:
         before = DIE.parameters[parameter.name]
         if parameter.name in moved:
