@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import cast, get_args
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
 from twin.choices import Level
 from twin.deployment import Transport
 from twin.model_spec import ModelSpec
+from twin.names import NEXT, layer_weights
 from twin.schedule import Prefetch, Schedule
 from twin.search.changes import (
     present_op,
@@ -78,15 +79,29 @@ class Space:
             if knob.role is not None and knob.role not in roles:
                 raise InputError(f"{key}.role", knob.role, f"a role of the base: {roles}")
             self._check_drives(f"{key}.drives", knob.drives)
+            self._check_weights(f"{key}.weights", knob)
         self._check_overlaps()
+
+    def _check_weights(self, key: str, knob: Knob) -> None:
+        """Refuse weights that the role holds in no transport: slips of the pen."""
+        deployment = self.base.deployment
+        role = knob.role or deployment.attention_role
+        transports = get_args(Transport) if deployment.is_afd else ()
+        others = [with_transport(self.base, transport).deployment for transport in transports]
+        held = {w for each in (deployment, *others) for w in layer_weights(each, role)}
+        for weight in knob.weights or {}:
+            if weight.removeprefix(NEXT) not in held:
+                raise InputError(key, weight, f"weights of a {role} die: {sorted(held)}")
 
     def _check_overlaps(self) -> None:
         """Refuse knobs that undo each other: two on the same cores or weight."""
         owner: dict[tuple[str, ...], str] = {}
         for name, knob in self.knobs.items():
-            things = [(knob.drives, str(knob.role), weight) for weight in knob.weights or {}] or [
-                (knob.drives, str(knob.stage), *(knob.sizes or ()))
+            whole = (str(knob.drives), str(knob.stage), *(knob.sizes or ()))
+            things: list[tuple[str, ...]] = [
+                (str(knob.drives), str(knob.role), weight) for weight in knob.weights or {}
             ]
+            things = things or [whole]
             for thing in things:
                 if thing in owner:
                     other = f"not what {owner[thing]} drives already: {thing[-1]}"
@@ -145,11 +160,15 @@ class Space:
         return changes[knob.drives]()
 
     def _with_prefetch(self, schedule: Schedule, knob: Knob, share: float) -> Schedule:
-        """Set every weight of the knob to ``share`` of its size; 0 leaves it out."""
+        """Set every weight of the knob to ``share`` of its size; 0 leaves it out.
+
+        Weights that the role does not hold in this deployment have nothing to set.
+        """
         deployment = schedule.deployment
         default = deployment.attention_role
         role = knob.role or default
-        wanted = dict(knob.weights or {})
+        held = layer_weights(deployment, role)
+        wanted = {w: op for w, op in (knob.weights or {}).items() if w.removeprefix(NEXT) in held}
         result: list[Prefetch] = []
         base = {(p.role or default, p.weight): p for p in schedule.prefetch}
         for (holder, weight), old in base.items():

@@ -25,8 +25,6 @@ Places = Mapping[str, int]
 """A place in the levels of each of some knobs."""
 
 _INNER = ("cores", "vector_cores", "prefetch")
-# Where no reference is found among so many candidates, none is taken to be feasible.
-_TRIES = 2000
 
 
 @dataclass(frozen=True)
@@ -110,31 +108,30 @@ class Structure:
 
     @cached_property
     def _reference(self) -> tuple[tuple[int, ...] | None, Infeasible]:
-        """The first feasible candidate, or ``None`` and what stands against the first ones."""
-        found: list[Rejection] = []
-        combinations = itertools.product(*(range(len(axis.levels)) for axis in self.axes))
-        for levels in itertools.islice(combinations, _TRIES):
-            reason = self._rejection(levels)
-            if reason is None:
-                return levels, Infeasible({}, None)
-            found.append(reason)
-            if len(found) == 1 and self._holds_for_all(reason):
-                break
-        counts = Counter(reason.reason for reason in found)
-        most, _ = min(counts.items(), key=lambda item: (-item[1], item[0]))
-        counts[most] += self.size - len(found)
-        nearest = min(found, key=lambda reason: (reason.excess, reason.detail))
-        return None, Infeasible(dict(counts), nearest)
+        """A feasible candidate, or ``None`` and why there is none.
 
-    def _holds_for_all(self, reason: Rejection) -> bool:
-        """Whether no axis alone changes anything about ``reason``."""
-        first = [0] * len(self.axes)
-        for at, axis in enumerate(self.axes):
-            for level in range(1, len(axis.levels)):
-                other = self._rejection([*first[:at], level, *first[at + 1 :]])
-                if other is None or other.reason != reason.reason:
-                    return False
-        return True
+        A rule that one axis breaks is kept by another level of that axis, whatever the other
+        axes are: so one rule after the other is mended.  One that no axis mends holds for all.
+        """
+        at = [0] * len(self.axes)
+        reason = self._rejection(at)
+        broken: set[str] = set()
+        while reason is not None and reason.reason not in broken:
+            broken.add(reason.reason)
+            for axis, level in self._changes():
+                other = [*at[:axis], level, *at[axis + 1 :]]
+                after = self._rejection(other)
+                if after is None or after.reason not in broken:
+                    at, reason = other, after
+                    break
+        if reason is None:
+            return tuple(at), Infeasible({}, None)
+        return None, Infeasible({reason.reason: self.size}, reason)
+
+    def _changes(self) -> Iterator[tuple[int, int]]:
+        for axis, each in enumerate(self.axes):
+            for level in range(len(each.levels)):
+                yield axis, level
 
     @cached_property
     def verdicts(self) -> tuple[tuple[Rejection | None, ...], ...]:

@@ -289,7 +289,8 @@ def _parsed(lines: Iterable[str], path: Path) -> Iterator[tuple[str, Found]]:
                 found[name] = tuple((int(index), float(us)) for index, us in found[name])
             yield str(item["key"]), Found(**found)
         except (ValueError, TypeError, KeyError):
-            raise InputError("resume", f"{path}:{number}", "lines that a search wrote") from None
+            allowed = "the lines of a search that was interrupted, or no such file"
+            raise InputError("output", f"{path}:{number}", allowed) from None
 
 
 class _Bar:

@@ -54,6 +54,15 @@ SPACES = {
         },
         (),
     ),
+    "vectors": (
+        "recipe_colocated",
+        {
+            "cores": replace(CORES, levels=(24, 23, 16, 12)),
+            "vectors": Knob(drives="vector_cores", stage="stage2", levels=(4, 12, 48, 24, 32)),
+            "dense": DENSE,
+        },
+        (),
+    ),
     "dies": ("recipe_colocated", {"cores": CORES, "dense": DENSE}, (32, 96, 128)),
 }
 

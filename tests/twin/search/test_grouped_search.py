@@ -16,8 +16,14 @@ from twin.schedule_io import load_schedule
 from twin.search.__main__ import main
 from twin.search.config import SearchConfig
 
-FEW = [f"search.knobs.{name}.levels=[0,1]" for name in ("mla", "dense", "router")]
-FEW += ["search.knobs.main_cores.levels=[16]", "draws=0", "workers=1"]
+FEW = [f"search.knobs.{name}.levels=[0,1]" for name in ("mla_1", "gate_up", "router")]
+FEW += [f"search.knobs.{name}.levels=[1]" for name in ("mla_0", "down")]
+FEW += [
+    "search.knobs.main_cores.levels=[16]",
+    "search.knobs.main_vector_cores.levels=[32]",
+    "draws=0",
+    "workers=1",
+]
 
 
 def search(folder: Path, *arguments: str) -> dict[str, Any]:

@@ -18,15 +18,18 @@ from twin.search.__main__ import main
 from twin.search.config import SearchConfig
 
 SMALL = [
-    "search.knobs.mla.levels=[0,1]",
-    "search.knobs.dense.levels=[1]",
+    "search.knobs.mla_1.levels=[0,1]",
+    "search.knobs.mla_0.levels=[1]",
+    "search.knobs.gate_up.levels=[1]",
+    "search.knobs.down.levels=[1]",
     "draws=2",
     "top=3",
 ]
 COLOCATED = ["scenario=colocated", "search.knobs.main_cores.levels=[12,16]", *SMALL]
-COLOCATED += ["search.knobs.router.levels=[0,1]"]
+COLOCATED += ["search.knobs.router.levels=[0,1]", "search.knobs.main_vector_cores.levels=[32]"]
 AFD = ["scenario=afd", "search.knobs.ratio.levels=[1,2,3]", *SMALL]
 AFD += ["search.knobs.w2.levels=[0,1]", "search.knobs.w13.levels=[0.5]"]
+AFD += ["search.knobs.router.levels=[1]"]
 BASELINES = {
     "serial, all cores",
     "recipe c16v32 + c8v16",
@@ -140,8 +143,8 @@ def test_a_tiny_model_is_searched_and_its_schedule_is_tiny(tmp_path: Path) -> No
         "no_such_key=1",
         "top=0",
         "model=llama",
-        "search.knobs.mla.levels=[2]",
-        "search.knobs.mla.drives=hope",
+        "search.knobs.mla_1.levels=[2]",
+        "search.knobs.mla_1.drives=hope",
         "workload.global_batch=-1",
         "hardware.die=a4",
         "deployment.dies=[0]",

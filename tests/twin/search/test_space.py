@@ -15,6 +15,7 @@ from twin.search.changes import present_op, with_core_split, with_dies, with_rat
 from twin.search.config import Knob
 from twin.search.feasible import rejection
 from twin.search.space import Space
+from twin.search.transport import with_transport
 
 MODEL = load_model("longcat-flash-560b")
 HARDWARE = load_hardware("a3-752t")
@@ -159,3 +160,50 @@ def test_a_knob_of_the_other_kind_is_wrong_input(base: Schedule, knob: Knob, nam
         space(base, mine=knob).check()
     space(COLOCATED, cores=CORES, dense=DENSE).check()
     space(AFD, ratio=RATIO, parts=PARTS).check()
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"first": DENSE, "second": replace(DENSE, levels=(1,))}, "first drives already: dense"),
+        ({"first": CORES, "second": CORES}, "first drives already: stage2"),
+        ({"first": replace(CORES, drives="vector_cores"), "second": CORES}, "before the vector"),
+    ],
+)
+def test_knobs_that_undo_each_other_are_refused(knobs: dict[str, Knob], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        space(COLOCATED, **knobs).check()
+
+
+def test_a_weight_that_no_die_of_the_role_holds_is_refused() -> None:
+    knob = Knob(drives="prefetch", levels=(1,), weights={"dense.0.gate_op": "attention.0.o_proj"})
+    with pytest.raises(InputError, match=r"dense.0.gate_op.*allowed.*dense.0.gate_up"):
+        space(COLOCATED, typo=knob).check()
+
+
+def test_a_weight_that_another_transport_moves_away_is_left_out() -> None:
+    knob = Knob(drives="prefetch", role="ffn", levels=(1,), weights={"moe.router": "moe.gmm2"})
+    direct = space(with_transport(AFD, "direct"), router=knob)
+    direct.check()
+    assert "moe.router" not in [p.weight for p in direct.schedule(0).prefetch if p.role == "ffn"]
+
+
+def test_every_new_knob_changes_what_it_says() -> None:
+    vectors = Knob(drives="vector_cores", stage="stage2", levels=(24,))
+    limits = space(COLOCATED, cores=CORES, vectors=vectors).schedule(0).stages[1].streams
+    assert [(limits[n].aic, limits[n].aiv) for n in ("main", "moe")] == [(12, 24), (12, 24)]
+    scopes = space(COLOCATED, scopes=Knob(drives="super_kernel", levels=(0, 1)))
+    assert scopes.schedule(0).super_kernel == ()
+    assert scopes.schedule(1) == COLOCATED
+    batch = space(COLOCATED, batch=Knob(drives="batch", levels=(128,))).schedule(0)
+    assert batch.workload.global_batch == 128
+    sent = space(AFD, by=Knob(drives="transport", levels=("camp2p",))).schedule(0)
+    assert sent.deployment.afd is not None
+    assert sent.deployment.afd.transport == "camp2p"
+    place = Knob(
+        drives="place", levels=("dense.0.swiglu",), weights={"attention.1.q_b": "dense.0.gate_up"}
+    )
+    moved = {p.weight: p.after for p in space(COLOCATED, place=place).schedule(0).prefetch}
+    before = {p.weight: p.after for p in COLOCATED.prefetch}
+    assert {w for w in moved if moved[w] != before[w]} == {"attention.1.q_b"}
+    assert moved["attention.1.q_b"] == "dense.0.swiglu"
