@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import torch
 from oracle import spec
 
+from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from runtime_npu.backends.base import Dispatched
 from runtime_npu.backends.reference import ReferenceBackend
@@ -129,6 +131,32 @@ LAYOUTS = {
     "afd 3:1": afd(3, 1),
     "afd 3:1, 2 micro-batches": afd(3, 1, 2),
 }
+
+
+TP_SIZES = ("attention_tp", "o_proj_tp", "dense_tp", "kvp", "lm_head_tp", "embed_tp")
+
+
+def legal(attention: int, ffn: int | None) -> list[Deployment]:
+    """Every legal deployment of so many dies of SPECS["split"]; ``ffn`` None: colocated."""
+    found = []
+    for values in product(divisors(attention), repeat=len(TP_SIZES)):
+        sizes = dict(zip(TP_SIZES, values, strict=True))
+        for parts in (1,) if ffn is None else (1, 2):
+            deployment = (
+                colocated(attention, **sizes)
+                if ffn is None
+                else afd(attention, ffn, parts, **sizes)
+            )
+            try:
+                validate_schedule(schedule_of(deployment, 7), SPECS["split"], HARDWARE)
+            except InputError:
+                continue
+            found.append(deployment)
+    return found
+
+
+def divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
 
 
 def schedule_of(deployment: Deployment, sequences: int) -> Schedule:

@@ -19,6 +19,7 @@ from layouts import (
     SkipsACollective,
     SkipsTheWait,
     TakesOtherRows,
+    legal,
     run_layout,
 )
 from oracle import TOLERANCE, error, oracle, oracle_run, prompts_of, write
@@ -128,6 +129,36 @@ def test_fewer_sequences_than_dies(
     reports = run(job_of(layout, "split", folder_of("split"), 10, sequences))
     short = [row[:10] for row in tokens[:sequences]]
     check(reports, short, [rows[:10] for rows in logits[:sequences]])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("attention", "ffn", "count"),
+    [
+        (2, None, 32),
+        (3, None, 4),
+        (4, None, 180),
+        (1, 1, 2),
+        (2, 1, 64),
+        (3, 1, 8),
+        (2, 2, 64),
+    ],
+)
+def test_every_legal_deployment_of_four_dies(
+    attention: int,
+    ffn: int | None,
+    count: int,
+    run: Runner,
+    folder_of: Callable[[str], Path],
+    expected: Callable[[str, int], Expected],
+) -> None:
+    tokens, logits = expected("split", 8)
+    deployments = legal(attention, ffn)
+    job = job_of("one die", "split", folder_of("split"), 4)
+    for deployment in deployments:
+        reports = run(replace(job, deployment=deployment))
+        check(reports, [row[:4] for row in tokens], [rows[:4] for rows in logits])
+    assert len(deployments) == count
 
 
 WRONG_NUMBERS: list[tuple[type[ReferenceBackend], str]] = [
