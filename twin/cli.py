@@ -141,7 +141,7 @@ def _report(error: BaseException) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_LEFT
     if isinstance(error, TwinError) and error.exit_code != 1:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_printable(str(error))}", file=sys.stderr)
         return error.exit_code
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         print(f"error: {_hydra_message(error)}", file=sys.stderr)
@@ -149,6 +149,14 @@ def _report(error: BaseException) -> int:
     traceback.print_exception(error)
     print(FAULT, file=sys.stderr)
     return 1
+
+
+def _printable(text: str) -> str:
+    """Names of files may hold anything: control characters are shown, not sent to a terminal."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def _hydra_message(error: BaseException) -> str:

@@ -263,6 +263,19 @@ def test_wrong_input_is_exit_2_and_named(
     assert "Traceback" not in error
 
 
+def test_a_hostile_folder_name_reaches_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "\x1b[31mred\u202e"
+    folder.mkdir()
+    (folder / "kernel_details.csv").touch()
+    assert diagnose(tmp_path / "run", f'profile="{tmp_path}"') == 2
+    error = capsys.readouterr().err
+    assert "\\x1b[31mred\\u202e" in error
+    assert "\x1b" not in error
+    assert "\u202e" not in error
+
+
 def test_a_profile_whose_every_row_is_broken_says_so(tmp_path: Path) -> None:
     rank_folder(tmp_path / "p", 0, [{**kernel(0, 1), "Duration(us)": "x"}])
     assert diagnose(tmp_path / "run", f"profile={tmp_path / 'p'}") == 0
