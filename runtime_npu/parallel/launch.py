@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import torch.distributed as dist
 
@@ -175,12 +175,19 @@ def _rank_main(task: Task[Job, Result], job: Job, meeting: Meeting, pipe: Connec
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with met(meeting):
-            result = task(job, meeting.rank)
-            pipe.send((result,))
+            # Failures must not reach the clean-up, which could wait for ranks that wait for this.
+            try:
+                pipe.send((task(job, meeting.rank),))
+            except Exception as error:
+                _give_up(pipe, error)
     except Exception as error:
-        pipe.send(_failure(error))
-        # No clean-up: closing torch.distributed could wait for ranks that wait for this one.
-        os._exit(1)
+        _give_up(pipe, error)
+
+
+def _give_up(pipe: Connection, error: Exception) -> NoReturn:
+    """Say why, and leave at once."""
+    pipe.send(_failure(error))
+    os._exit(1)
 
 
 def _failure(error: Exception) -> _Failure:
