@@ -11,7 +11,7 @@ import numpy as np
 
 from calibration.kernel import KernelRow, spec_text
 from calibration.measurement import END_TO_END, Measurement, shipped_measurements
-from calibration.predict import Setting, predict, setting_of
+from calibration.predict import Setting, check_op, predict, setting_of
 from calibration.tables import Row
 from calibration.tables.own import shipped_kernels
 from hardware_models.errors import TwinError
@@ -127,10 +127,14 @@ def compare_steps(
     refused: dict[str, str] = {}
     for row in rows:
         try:
-            settings.append(setting_of(row))
-            runnable.append(row)
+            setting = setting_of(row)
+            if row.kind != END_TO_END:
+                check_op(row, setting, hardware)
         except TwinError as error:
-            refused[row.row] = str(error)
+            refused[row.row] = row.reason or str(error)
+        else:
+            settings.append(setting)
+            runnable.append(row)
     simulated = predict(runnable, settings, hardware)
     low, high = _interval(runnable, settings, simulated, hardware, variants)
     answers = {

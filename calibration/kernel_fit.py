@@ -14,6 +14,7 @@ from calibration.kernel import KernelRow
 from calibration.kinds import PARAMETERS
 from calibration.limits import clipped
 from calibration.prior import Z80, Prior
+from calibration.roofline import ideal
 from hardware_models.fitted import Correlation
 from hardware_models.hardware import Hardware
 from hardware_models.shapes import numbers
@@ -241,36 +242,14 @@ def spread_of(errors: Sequence[float]) -> tuple[float, float]:
 
 def _roofline(rows: Sequence[KernelRow], hardware: Hardware) -> tuple[float, ...]:
     """Baseline: bytes at HBM's nominal rate or MACs at the cube's, times one efficiency."""
-    ideal = hardware.with_values(_ideal(hardware))
-    shares = [math.log(row.measured_us / row.predicted_us(ideal)) for row in rows]
+    bare = ideal(hardware)
+    shares = [math.log(row.measured_us / row.predicted_us(bare)) for row in rows]
     errors = []
     for i, row in enumerate(rows):
         others = shares[:i] + shares[i + 1 :] or [0.0]
         factor = math.exp(sum(others) / len(others))
-        errors.append(_error(row.predicted_us(ideal) * factor, row))
+        errors.append(_error(row.predicted_us(bare) * factor, row))
     return tuple(errors)
-
-
-def _ideal(hardware: Hardware) -> dict[str, float]:
-    """A die without overheads: what a roofline knows."""
-    values: dict[str, float] = {}
-    for parameter in hardware:
-        name = parameter.name
-        if name.endswith("_efficiency"):
-            values[name] = 1.0
-        elif name.endswith(("_gbps", "_gbps_bf16")) and not name.startswith(
-            ("l2", "hbm_per", "link", "sdma")
-        ):
-            values[name] = 1600.0
-        elif name.endswith("_factor") or name == "unaligned_cube_factor":
-            values[name] = 1.0
-        elif name.endswith("_power"):
-            values[name] = 0.0
-        elif name.startswith(("hbm_per", "l2")):
-            values[name] = 1e6 if "per_ai" in name else parameter.value
-        elif parameter.unit.startswith("us") and not name.endswith(("us_per_mb", "per_row")):
-            values[name] = 1e-9
-    return values
 
 
 def _neighbour(rows: Sequence[KernelRow]) -> tuple[float, ...]:

@@ -27,7 +27,9 @@ class Measurement:
 
     ``op`` is the layer op's last name (``prolog``), or ``tpot`` for an end-to-end row.
     ``schedule`` names the shipped schedule that ran; batch, KV length, dies and next_n are
-    put into it.  With ``afd`` half of the dies hold the MoE.
+    put into it.  With ``afd`` half of the dies hold the MoE.  ``cores`` are the (cube, vector)
+    cores of the main stream where they differ from the schedule's, ``quantisation`` that of
+    the deployment.  A row that no step can stand for has a ``reason``.
     """
 
     row: str
@@ -43,13 +45,18 @@ class Measurement:
     hardware: str
     cann: str
     source: str
+    cores: tuple[int, int] | None = None
+    quantisation: str = "w8a8"
+    reason: str = ""
 
     @property
     def setting(self) -> str:
         """The setting in one line."""
+        cores = f", c{self.cores[0]}v{self.cores[1]}" if self.cores else ""
+        quantisation = "" if self.quantisation == "w8a8" else f", {self.quantisation}"
         return (
             f"{self.schedule} batch {self.global_batch} on {self.dies} dies, "
-            f"KV {self.kv_tokens}, next_n {self.next_n}"
+            f"KV {self.kv_tokens}, next_n {self.next_n}{cores}{quantisation}"
         )
 
 

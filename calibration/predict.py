@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from calibration.measurement import END_TO_END, Measurement
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware, load_hardware
+from twin.deployment import Quantisation
 from twin.engine.compiled import simulate
 from twin.evaluate import latencies
 from twin.graph.build import build_step_graph
 from twin.model_spec import ModelSpec
 from twin.models import load_model
-from twin.schedule import Schedule
+from twin.schedule import CoreLimit, Schedule, Stage
 from twin.schedule_io import load_schedule
 from twin.validate import validate_schedule
 
@@ -36,8 +37,11 @@ def setting_of(row: Measurement, acceptance: float | None = None) -> Setting:
     the row drafts fewer tokens.  Core limits are those of the schedule.
 
     Raises:
-        InputError: the row's dies or batch cannot be laid out.
+        InputError: the row says why it cannot be run, or its dies, batch or cores cannot be
+            laid out.
     """
+    if row.reason:
+        raise InputError("row", row.row, f"a row that can be run ({row.reason})")
     base = load_schedule(row.schedule)
     if base.deployment.is_afd != row.afd:
         raise InputError("afd", row.afd, f"what {row.schedule} deploys", row.row)
@@ -53,10 +57,32 @@ def setting_of(row: Measurement, acceptance: float | None = None) -> Setting:
         next_n=row.next_n,
         acceptance=_acceptance(base, row.next_n) if acceptance is None else acceptance,
     )
-    schedule = replace(base, workload=workload, deployment=replace(base.deployment, roles=roles))
+    quantised: Quantisation = "bf16" if row.quantisation == "bf16" else "w8a8"
+    deployment = replace(base.deployment, roles=roles, quantisation=quantised)
+    hardware = load_hardware(row.hardware)
+    stages = _with_cores(base.stages, row.cores, hardware) if row.cores else base.stages
+    schedule = replace(base, workload=workload, deployment=deployment, stages=stages)
     model = load_model(schedule.model)
-    validate_schedule(schedule, model, load_hardware(row.hardware))
+    validate_schedule(schedule, model, hardware)
     return Setting(schedule, model)
+
+
+def _with_cores(
+    stages: Sequence[Stage], cores: tuple[int, int], hardware: Hardware
+) -> tuple[Stage, ...]:
+    """Limited main streams get ``cores``, the streams beside them what is left of the die."""
+    left = (hardware.count("aic_count") - cores[0], hardware.count("aiv_count") - cores[1])
+
+    def limit(name: str, old: CoreLimit) -> CoreLimit:
+        if old.aic is None:
+            return old
+        aic, aiv = cores if name == "main" else left
+        return CoreLimit(aic=max(1, aic), aiv=max(1, aiv))
+
+    return tuple(
+        replace(stage, streams={name: limit(name, old) for name, old in stage.streams.items()})
+        for stage in stages
+    )
 
 
 def _acceptance(base: Schedule, next_n: int) -> float:
@@ -84,14 +110,24 @@ def predict(
         else:
             if row.setting not in ops:
                 ops[row.setting] = op_latencies(setting, hardware)
-            answers.append(_of(ops[row.setting], row))
+            answers.append(ops[row.setting][row.op])
     return answers
 
 
-def _of(latencies: dict[str, float], row: Measurement) -> float:
-    if row.op not in latencies:
-        raise InputError("op", row.op, ", ".join(sorted(latencies)), row.row)
-    return latencies[row.op]
+def check_op(row: Measurement, setting: Setting, hardware: Hardware) -> None:
+    """Refuse an op that the setting's layers do not have on the main stream.
+
+    Raises:
+        InputError: names the ops that they have.
+    """
+    graph = build_step_graph(setting.schedule, setting.model, hardware, layers=1)
+    known = {
+        op.name.rpartition(".")[2]
+        for op in graph.ops
+        if op.name.startswith("layer.") and op.stream == "main" and not op.die
+    }
+    if row.op not in known:
+        raise InputError("op", row.op, ", ".join(sorted(known)), row.row)
 
 
 def op_latencies(setting: Setting, hardware: Hardware) -> dict[str, float]:
@@ -102,13 +138,13 @@ def op_latencies(setting: Setting, hardware: Hardware) -> dict[str, float]:
     """
     graph = build_step_graph(setting.schedule, setting.model, hardware, layers=_LAYERS)
     timeline = simulate(graph)
+    full = hardware.count("aic_count")
     limited = any(
-        limit.aic is not None
+        limit.aic is not None and limit.aic < full
         for stage in setting.schedule.stages
         for name, limit in stage.streams.items()
         if name == "main"
     )
-    full = hardware.count("aic_count")
     times: dict[str, list[float]] = {}
     for op in graph.ops:
         if op.die or op.stream != "main" or not op.name.startswith(f"layer.{_LAYER}."):

@@ -8,8 +8,10 @@ from calibration.kernel import KernelRow
 from calibration.measurement import COLUMNS as STEP_COLUMNS
 from calibration.measurement import Measurement, measurement_of, refuse_duplicates
 from calibration.reading import Line, read_table, require
+from calibration.roofline import shortest_us
 from calibration.tables import communication, in_network, longcat, op_latency, own
 from hardware_models.errors import InputError
+from hardware_models.hardware import Hardware, load_hardware, shipped_hardware
 
 Row = Measurement | KernelRow
 _Reader = Callable[[Sequence[Line], str], Sequence[Row]]
@@ -20,6 +22,10 @@ def _read_steps(lines: Sequence[Line], path: str) -> list[Measurement]:
     refuse_duplicates(rows, path)
     return rows
 
+
+# Columns that hold a table's times in us.
+_TIMES = ("mean_us", "baseline_perf_us", "production_profiler_us", "bench_us", "latency_us",
+          "measured_us")  # fmt: skip
 
 # By the columns that a reader needs; columns that no other table has come first, and the table
 # with most of a header's columns is the one meant.
@@ -50,4 +56,25 @@ def load_rows(path: str) -> list[Row]:
         raise InputError("header", ",".join(header), f"the columns of one of: {known}", f"{path}:1")
     columns, read = _READERS[best]
     require(header, columns, path)
-    return list(read(lines, path))
+    rows = list(read(lines, path))
+    _refuse_other_units(lines, rows)
+    return rows
+
+
+def _refuse_other_units(lines: Sequence[Line], rows: Sequence[Row]) -> None:
+    """Refuse a time that is far below what the row's bytes and MACs take.
+
+    Raises:
+        InputError: names file, line and column.
+    """
+    dies: dict[str, Hardware] = {}
+    for line, row in zip(lines, rows, strict=True):
+        column = next((name for name in _TIMES if line.fields.get(name, "").strip()), None)
+        if column is None or not isinstance(row, KernelRow) or not row.specs:
+            continue
+        if row.hardware not in shipped_hardware():
+            continue
+        die = dies.setdefault(row.hardware, load_hardware(row.hardware))
+        shortest = shortest_us(row, die)
+        if row.measured_us < shortest:
+            raise line.fault(column, f"a time in us, of which its bytes and MACs take {shortest:g}")

@@ -54,6 +54,8 @@ def _row(line: Line, path: str) -> KernelRow:
         spec, reason = None, f"{name}: the input shapes say too little"
     if spec is None and not reason:
         reason = f"no model of kernel {name}"
+        if name.startswith("FusedInferAttentionScore"):
+            reason = f"{name}: the scenario names no length of the cache (in4096 out1536)"
     return KernelRow(
         row=f"{path}:{line.number}",
         kind=kind_of(spec) if spec else name,
@@ -130,9 +132,11 @@ def _exchange(name: str, present: Sequence[Shape], scenario: str) -> OpSpec | No
     return Combine(rows, int(ep[1]), width)
 
 
-def _attention(variant: str, present: Sequence[Shape], scenario: str) -> OpSpec:
+def _attention(variant: str, present: Sequence[Shape], scenario: str) -> OpSpec | None:
     query, key = present[0], present[1]
     tokens = kv_tokens(scenario)
+    if not tokens and ("MLA" in variant or "paged" in variant):
+        return None
     if "MLA" in variant:
         sequences, heads, rows, rank = query
         return MlaDecodeAttention(sequences, rows, heads, tokens, rank, _ROPE, "bf16")

@@ -20,33 +20,42 @@ _OPS = {
     "TBMM": ("batch_matmul", "uv"),
     "QBMM1": ("quant_matmul", "gate_up"),
     "QBMM2": ("quant_matmul", "down"),
+    "LN": ("norm", "input_norm"),
+    "AG": ("collective", "all_gather"),
+    "RS": ("collective", "reduce_scatter"),
+    "A2A": ("collective", "all_to_all"),
+    "DynamicQuant": ("dynamic_quant", "quant"),
+    "DSQ": ("dequant_swiglu_quant", "swiglu"),
+    "DequantSwigluQuant": ("dequant_swiglu_quant", "swiglu"),
 }
 
-# What ran with so many (cube, vector) cores: two equal halves beside the MoE stream, or the
-# attention side of AFD with the whole die.
-_SCHEDULES = {
-    (12, 24): ("recipe_colocated_c12v24", False, 512),
-    (24, 48): ("recipe_afd", True, 256),
-}
+# Fewer cores than the die has are one half beside the MoE stream, all of them the attention
+# side of AFD.
+_HALF = ("recipe_colocated_c12v24", False, 512)
+_WHOLE = ("recipe_afd", True, 256)
+_HALF_CORES, _ALL_CORES = (12, 24), (24, 48)
+
+_MODEL = "LongCat-Flash"
+_QUANTISATIONS = {"w8a8": "w8a8", "bf16": "bf16"}
 
 
 def read_cores(lines: Sequence[Line], path: str) -> list[Measurement]:
     """Rows of the core-split table, in the published decode setting.
 
     Raises:
-        InputError: an op or a core split that was never published.
+        InputError: more cores than the die has, or a value that is wrong.
     """
     return [_cores_row(line, path) for line in lines]
 
 
 def _cores_row(line: Line, path: str) -> Measurement:
     cores = (line.integer("cube_cores"), line.integer("vector_cores"))
-    if cores not in _SCHEDULES:
-        raise line.fault("cube_cores", "12 with 24, or 24 with 48 vector cores")
-    if line.text("op") not in _OPS:
-        raise line.fault("op", ", ".join(_OPS))
-    kind, op = _OPS[line.text("op")]
-    schedule, afd, batch = _SCHEDULES[cores]
+    for column, count, most in zip(("cube_cores", "vector_cores"), cores, _ALL_CORES, strict=True):
+        if count > most:
+            raise line.fault(column, f"at most {most}, the cores of the die")
+    name = line.text("op")
+    kind, op = _OPS.get(name, (name, name))
+    schedule, afd, batch = _WHOLE if cores == _ALL_CORES else _HALF
     return Measurement(
         row=f"{path}:{line.number}",
         kind=kind,
@@ -61,6 +70,8 @@ def _cores_row(line: Line, path: str) -> Measurement:
         hardware=_DIE,
         cann="not stated",
         source=line.text("source"),
+        cores=None if cores in (_HALF_CORES, _ALL_CORES) else cores,
+        reason="" if name in _OPS else f"no op {name} among those of the main stream",
     )
 
 
@@ -76,6 +87,13 @@ def _end_to_end_row(line: Line, path: str) -> Measurement:
     next_n = line.text("next_n")
     if next_n not in ("0", "1", "2"):
         raise InputError("next_n", next_n, "0, 1 or 2", line.where)
+    model = line.fields.get("model", _MODEL)
+    quantisation = line.fields.get("quant", "W8A8").lower()
+    reason = ""
+    if model != _MODEL:
+        reason = f"model {model}: only {_MODEL} has published steps"
+    elif quantisation not in _QUANTISATIONS:
+        reason = f"quantisation {quantisation}: no model of it"
     return Measurement(
         row=f"{path}:{line.number}",
         kind=END_TO_END,
@@ -90,4 +108,6 @@ def _end_to_end_row(line: Line, path: str) -> Measurement:
         hardware=_DIE,
         cann="not stated",
         source=line.text("source"),
+        quantisation=_QUANTISATIONS.get(quantisation, quantisation),
+        reason=reason,
     )

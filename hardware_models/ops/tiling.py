@@ -112,6 +112,8 @@ def cube_demand(
     moved = hbm_bytes + sum(read.bytes for read in weights)
 
     def drawn_gbps(gbps: float) -> float:
+        if moved == 0:
+            return 0.0
         parts = (cube_us, moved / (gbps * 1e3))
         return moved / (1e3 * (max(parts) + exposed_us(parts, overlap)))
 
