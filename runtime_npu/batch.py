@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from runtime_npu.kv_cache import KvCache
 from runtime_npu.parallel.layout import LastRows, Layout, Part
 from runtime_npu.rope import Rope
+from runtime_npu.sampling import Draw, Sampling, draw
 from twin.graph.shapes import local_kv_tokens
 from twin.workload import Phase
 
@@ -39,13 +40,14 @@ class Step:
 
     ``tokens`` are the ids of the embedding group's rows, rank by rank.  ``batches`` are the
     micro-batches, of which this rank holds ``heights`` rows between attentions, one behind
-    the other; ``last_rows`` are indices into these.
+    the other; ``last_rows`` are indices into these, ``draw`` their draws (``None``: greedy).
     """
 
     tokens: torch.Tensor
     batches: tuple[Batch, ...]
     heights: tuple[int, ...]
     last_rows: torch.Tensor
+    draw: Draw | None
 
     @property
     def phase(self) -> Phase:
@@ -54,9 +56,22 @@ class Step:
 
 
 class Packer:
-    """Packs the passes of one attention die: ``die`` is its number in its role."""
+    """Packs the passes of one attention die: ``die`` is its number in its role.
 
-    def __init__(self, layout: Layout, die: int, cache: KvCache, rope: Rope) -> None:
+    Tokens are drawn by ``sampling``, or greedily without it.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        die: int,
+        cache: KvCache,
+        rope: Rope,
+        *,
+        sampling: Sampling | None,
+        vocab_size: int,
+    ) -> None:
+        self._sampling, self._vocab_size = sampling, vocab_size
         role = layout.deployment.attention
         self._layout, self._die, self._cache, self._rope = layout, die, cache, rope
         self._group = layout.group_of(die)
@@ -84,7 +99,16 @@ class Packer:
             batches=tuple(self._batch(phase, cached, lengths, part) for part in parts),
             heights=tuple(part.height for part in parts),
             last_rows=torch.tensor(last.rows[self._die]),
+            draw=self._draw(cached, last),
         )
+
+    def _draw(self, cached: Sequence[int], last: LastRows) -> Draw | None:
+        """For the tokens behind the last rows."""
+        if self._sampling is None:
+            return None
+        owners = last.owners[self._die]
+        places = [row and (row[0], cached[row[0]] + row[1] + 1) for row in owners]
+        return draw(self._sampling, places, self._vocab_size)
 
     def follow(self, step: Step, following: Sequence[Sequence[int]], parts: Sequence[Part]) -> Step:
         """The same rows for an MTP pass, in one batch, with the token ``following`` each."""

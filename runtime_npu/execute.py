@@ -15,6 +15,7 @@ from runtime_npu.parallel.rendezvous import torchrun_meeting
 from runtime_npu.plan import check_supported
 from runtime_npu.prompts import Prompts, read_prompts
 from runtime_npu.rank import Job, Report, run_rank
+from runtime_npu.sampling import sampling
 from runtime_npu.source import weight_source
 from twin.schedule_io import load_schedule
 from twin.validate import validate_schedule
@@ -36,7 +37,7 @@ class RunResult:
 
 
 def execute(options: RunOptions, scratch: Path) -> RunResult | None:
-    """Prefill all prompts, decode them greedily, compare what was issued with the step graph.
+    """Prefill all prompts, decode them, compare what was issued with the step graph.
 
     The ranks are processes started here; under torchrun this process is one of them, and
     only that of rank 0 gets the result (the others ``None``).  A random checkpoint that nobody
@@ -74,7 +75,14 @@ def _prepared(options: RunOptions, scratch: Path) -> tuple[Job, Prompts]:
     schedule = dataclasses.replace(schedule, model=source.spec.name)
     validate_schedule(schedule, source.spec, load_hardware(schedule.deployment.hardware))
     prompts = read_prompts(options, source)
-    job = Job(schedule, source, prompts.ids, options.max_new_tokens, options.cache_tokens)
+    job = Job(
+        schedule,
+        source,
+        prompts.ids,
+        options.max_new_tokens,
+        options.cache_tokens,
+        sampling(options.temperature, options.top_p, options.seed),
+    )
     for rank in range(schedule.deployment.total_dies):
         rank_blocks(schedule.deployment, rank, job.lengths, options.cache_tokens)
     return job, prompts

@@ -1,4 +1,4 @@
-"""Greedy generation: one prefill of all prompts, then steps of one token and its drafts."""
+"""Generation: one prefill of all prompts, then steps of one token and its drafts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from runtime_npu.parallel.layout import LastRows, Layout, Part, last_rows
 from runtime_npu.parallel.world import World, alone
 from runtime_npu.record import OpRecord, Recorder
 from runtime_npu.rope import rope_table
+from runtime_npu.sampling import Sampling
 from runtime_npu.speculate import accept, shift
 from twin.deployment import Deployment
 from twin.graph.shapes import local_kv_tokens
@@ -68,6 +69,7 @@ class Decoder:
         world: World | None = None,
         *,
         block_tokens: int = BLOCK_TOKENS,
+        sampling: Sampling | None = None,
     ) -> None:
         self._model = model
         self._world = world or alone()
@@ -85,7 +87,14 @@ class Decoder:
             mtp_passes=model.next_n,
         )
         rope = rope_table(model.spec, max(lengths), dtype)
-        self._packer = Packer(self.layout, die, self._cache, rope)
+        self._packer = Packer(
+            self.layout,
+            die,
+            self._cache,
+            rope,
+            sampling=sampling,
+            vocab_size=model.spec.vocab_size,
+        )
 
     @property
     def recorder(self) -> Recorder:
@@ -227,7 +236,7 @@ def generate(
     max_new_tokens: int,
     end_tokens: Sequence[int] = (),
 ) -> Generation:
-    """Greedy tokens for every prompt, until each has ``max_new_tokens`` or an end token.
+    """New tokens for every prompt, until each has ``max_new_tokens`` or an end token.
 
     A step runs the last token of each sequence and its drafts, if the model makes any.  A
     sequence that has ended stays in the batch (its shape is fixed) and repeats its last step.
@@ -258,11 +267,13 @@ def generate(
         chosen: list[list[int]] = tokens.view(len(rows), -1).tolist()
         new = [accept(own[1:], theirs) for own, theirs in zip(rows, chosen, strict=True)]
         live = [sequence for sequence, ended in enumerate(texts.ended) if not ended]
+        for sequence in live:
+            texts.add(sequence, new[sequence])
         decoder.keep([0 if ended else len(n) for ended, n in zip(texts.ended, new, strict=True)])
         drafts = decoder.draft(chosen, [len(own) - 1 for own in new])
-        for sequence in live:
-            rows[sequence] = [new[sequence][-1], *drafts[sequence]]
-            texts.add(sequence, new[sequence])
+        for sequence, ended in enumerate(texts.ended):
+            if not ended:
+                rows[sequence] = [new[sequence][-1], *drafts[sequence]]
         step_s.append(time.perf_counter() - start)
         steps.append(recorder.take())
         accepted.append(tuple(len(new[sequence]) - 1 for sequence in live))

@@ -20,5 +20,7 @@ class RunOptions:
     prompts: tuple[str, ...] | None = None
     max_new_tokens: int = 32
     cache_tokens: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
     device: Device = "cpu"
     seed: int = 0

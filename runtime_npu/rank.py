@@ -19,6 +19,7 @@ from runtime_npu.parallel.groups import Place
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import layer_plan
 from runtime_npu.record import OpRecord
+from runtime_npu.sampling import Sampling
 from runtime_npu.source import WeightSource, contents_of
 from twin.graph.build import build_step_graph
 from twin.graph.step_graph import StepGraph
@@ -37,11 +38,12 @@ class Job:
     prompts: tuple[Tokens, ...]
     max_new_tokens: int
     cache_tokens: int | None
+    sampling: Sampling | None
 
     @property
     def lengths(self) -> list[int]:
         """The most tokens that each sequence reaches, drafts that are dropped included."""
-        more = self.max_new_tokens + self.schedule.workload.next_n
+        more = self.max_new_tokens - 1 + self.schedule.workload.next_n
         return [len(prompt) + more for prompt in self.prompts]
 
 
@@ -64,7 +66,7 @@ class Report:
 
 
 def run_rank(job: Job, rank: int) -> Report:
-    """Prefill all prompts, decode them greedily, compare what was issued with the step graph.
+    """Prefill all prompts, decode them, compare what was issued with the step graph.
 
     Raises:
         InputError: the checkpoint is not that of the model.
@@ -78,7 +80,7 @@ def run_rank(job: Job, rank: int) -> Report:
     lengths = job.lengths
     blocks = rank_blocks(world.deployment, rank, lengths, job.cache_tokens)
     try:
-        decoder = Decoder(model, lengths, blocks, world)
+        decoder = Decoder(model, lengths, blocks, world, sampling=job.sampling)
     except RuntimeError as error:  # the allocator's answer to a cache that memory cannot hold
         asked = f"{blocks} cache blocks"
         raise MachineError(f"{asked} do not fit in this machine's memory ({error})") from None

@@ -17,6 +17,8 @@ from runtime_npu.record import OpRecord
 def payload(result: RunResult) -> dict[str, object]:
     """The keys of result.json.
 
+    ``acceptance`` is the mean of accepted drafts over all steps of all sequences, ``accepted``
+    says how often 0, 1, ... were.
     ``ops`` is the record of one decode step on rank 0 (all steps are alike), ``ffn_ops`` that
     on the first FFN rank.
     """
@@ -25,7 +27,8 @@ def payload(result: RunResult) -> dict[str, object]:
         "prompt_ids": [list(tokens) for tokens in result.prompts.ids],
         "token_ids": [list(tokens) for tokens in first.token_ids],
         "texts": None if result.texts is None else list(result.texts),
-        "acceptance": 0.0,
+        "acceptance": acceptance(first.accepted),
+        "accepted": accepted_counts(first.accepted, result.job.schedule.workload.next_n),
         "ranks": len(result.reports),
         "ops": [dataclasses.asdict(record) for record in first.ops],
         "ffn_ops": [dataclasses.asdict(record) for record in (ffn.ops if ffn else ())],
@@ -33,21 +36,39 @@ def payload(result: RunResult) -> dict[str, object]:
     }
 
 
+def acceptance(accepted: Sequence[Sequence[int]]) -> float:
+    """Mean accepted drafts per step and sequence; 0 where no step ran."""
+    counts = [count for step in accepted for count in step]
+    return sum(counts) / len(counts) if counts else 0.0
+
+
+def accepted_counts(accepted: Sequence[Sequence[int]], next_n: int) -> list[int]:
+    """How many steps of sequences accepted 0, 1, ... ``next_n`` drafts."""
+    counts = [count for step in accepted for count in step]
+    return [counts.count(number) for number in range(next_n + 1)]
+
+
 def _ffn_report(result: RunResult) -> Report | None:
     return next((report for report in result.reports if report.place.role == "ffn"), None)
 
 
 def rates(result: RunResult) -> dict[str, float]:
-    """The times of timing.json in ms: ``step_ms`` is the median, ``tpot_ms`` the mean step.
+    """The times of timing.json in ms: ``step_ms`` is the median step, with its p99.
 
+    ``tpot_ms`` is the time of all steps over the tokens that they gave a sequence, p50 and p99
+    are over steps: a step's time over its new tokens per sequence (1 + accepted drafts).
     They are rank 0's: every rank waits for all at the end of a step.
     """
     first = result.reports[0]
     times = {"ttft_ms": first.prefill_s * 1e3}
     steps = np.array(first.step_s) * 1e3
     if len(steps):
-        p50, p99 = np.percentile(steps, (50, 99))
-        times |= {"tpot_ms": float(steps.mean()), "step_ms": float(p50), "step_ms_p99": float(p99)}
+        tokens = np.array([1.0 + acceptance([step]) for step in first.accepted])
+        times["tpot_ms"] = float(steps.sum() / tokens.sum())
+        for name, values in (("tpot_ms", steps / tokens), ("step_ms", steps)):
+            p50, p99 = np.percentile(values, (50, 99))
+            times |= {f"{name}_p50": float(p50), f"{name}_p99": float(p99)}
+        times["step_ms"] = times.pop("step_ms_p50")
     return times
 
 
@@ -61,6 +82,12 @@ def print_summary(result: RunResult) -> None:
     for index, text in enumerate(result.texts or ()):
         console.print(f"prompt {index}: {text!r}", markup=False)
     console.print("  ".join(f"{name} {ms:.2f}" for name, ms in rates(result).items()))
+    next_n = result.job.schedule.workload.next_n
+    if next_n:
+        accepted = result.reports[0].accepted
+        counts = accepted_counts(accepted, next_n)
+        often = ", ".join(f"{number} in {count}" for number, count in enumerate(counts))
+        console.print(f"acceptance {acceptance(accepted):.2f} of {next_n} drafts ({often} steps)")
     planned = result.job.schedule.workload.global_batch
     if planned != len(result.prompts.ids):
         console.print(f"{len(result.prompts.ids)} prompts; the schedule was made for {planned}")

@@ -15,6 +15,7 @@ from runtime_npu.parallel.link import Link
 from runtime_npu.quantise import Quantised
 from runtime_npu.record import Event, Recorder
 from runtime_npu.rope import Rope
+from runtime_npu.sampling import Draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +342,8 @@ class Backend(ABC):
         """``x`` + ``y`` + ``z``."""
 
     @abstractmethod
-    def sample(self, logits: torch.Tensor) -> torch.Tensor:
-        """Greedy tokens [B] of ``logits`` [B, vocabulary]; the lowest id wins a tie."""
+    def sample(self, logits: torch.Tensor, draw: Draw | None) -> torch.Tensor:
+        """Tokens [B] of ``logits`` [B, vocabulary]: drawn, or greedy, the lowest id of a tie."""
 
     @abstractmethod
     def all_gather(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:

@@ -18,6 +18,7 @@ from runtime_npu.parallel.link import Link
 from runtime_npu.quantise import Quantised, quantise_rows
 from runtime_npu.record import Event
 from runtime_npu.rope import Rope
+from runtime_npu.sampling import Draw, nucleus
 
 
 class ReferenceBackend(Backend):
@@ -318,8 +319,10 @@ class ReferenceBackend(Backend):
         return x + y + z
 
     @override
-    def sample(self, logits: torch.Tensor) -> torch.Tensor:
-        return logits.argmax(-1)
+    def sample(self, logits: torch.Tensor, draw: Draw | None) -> torch.Tensor:
+        if draw is None:
+            return logits.argmax(-1)
+        return (nucleus(logits.float() / draw.temperature, draw.top_p) + draw.noise).argmax(-1)
 
     @override
     def all_gather(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:

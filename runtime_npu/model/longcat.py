@@ -1,4 +1,4 @@
-"""The whole model: embedding, layers, final norm, lm_head, greedy sampling."""
+"""The whole model: embedding, layers, final norm, lm_head, sampling, MTP passes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class LongcatFlash(nn.Module):
         eps = self.spec.rms_norm_eps
         hidden = issue("final_norm", self.backend.rms_norm, x, self.final_norm, eps)
         logits = self._logits(issue, hidden[step.last_rows])
-        return StepOutput(hidden, logits, issue("sample", self.backend.sample, logits))
+        return StepOutput(hidden, logits, issue("sample", self.backend.sample, logits, step.draw))
 
     def draft(self, number: int, step: Step, hidden: torch.Tensor, cache: KvCache) -> StepOutput:
         """MTP pass ``number`` over the rows of ``step``, whose tokens are those that follow.
@@ -108,7 +108,7 @@ class LongcatFlash(nn.Module):
         own_cache = cache.attentions[2 * len(self.layers) + number]
         out: torch.Tensor = self.mtp(issue, embedded, hidden, batch, own_cache)
         logits = self._logits(issue, out[step.last_rows])
-        return StepOutput(out, logits, issue("sample", self.backend.sample, logits))
+        return StepOutput(out, logits, issue("sample", self.backend.sample, logits, None))
 
     def _embedded(self, issue: Issuer, step: Step, table: torch.Tensor) -> torch.Tensor:
         backend, group = self.backend, self._embed_group

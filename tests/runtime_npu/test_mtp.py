@@ -31,7 +31,8 @@ def run(
     end_tokens: Sequence[int] = (),
 ) -> Generation:
     model = our_model(folder, model_spec, next_n=next_n)
-    lengths = [len(prompt) + NEW + next_n for prompt in prompts]
+    # No position more: the last step begins at least one token before the end.
+    lengths = [len(prompt) + NEW + next_n - 1 for prompt in prompts]
     decoder = Decoder(model, lengths, pool_blocks(lengths, None, 4), block_tokens=4)
     return generate(decoder, prompts, NEW, end_tokens)
 
