@@ -37,8 +37,16 @@ class Hardware:
     fitted_shapes: ShapeRanges = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
+        return self.parameter(name).value
+
+    def parameter(self, name: str) -> Parameter:
+        """The parameter with its range, evidence and source.
+
+        Raises:
+            InputError: this die has none of that name.
+        """
         try:
-            return self.parameters[name].value
+            return self.parameters[name]
         except KeyError:
             raise InputError(
                 "parameter",

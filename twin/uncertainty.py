@@ -24,6 +24,9 @@ DRAWS = 32
 # The share of draws between the ends of the interval that the twin prints.
 COVERAGE = 0.8
 
+SERVING = "serving_"
+"""Start of the names of parameters that no step reads."""
+
 _LOW, _HIGH = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2
 
 
@@ -32,11 +35,15 @@ def draw_hardware(hardware: Hardware, draws: int = DRAWS, seed: int = 0) -> list
 
     Each parameter is spread piecewise evenly: half of the draws between ``low`` and the
     value, half between the value and ``high``, so that the value stays the median.  Counts of
-    things (ranges of zero width) never move.  Parameters that the file says were fitted
-    together are drawn together, with the fit's correlations: what the data cannot tell apart
-    then cancels in what the data do pin down.
+    things (ranges of zero width) never move, nor does what only :mod:`twin.serving` reads.
+    Parameters that the file says were fitted together are drawn together, with the fit's
+    correlations: what the data cannot tell apart then cancels in what the data do pin down.
     """
-    moving = [p for p in hardware if p.low < p.high and p.unit != "cores"]
+    moving = [
+        p
+        for p in hardware
+        if p.low < p.high and p.unit != "cores" and not p.name.startswith(SERVING)
+    ]
     if not moving:
         return [hardware] * draws
     sampler = qmc.LatinHypercube(d=len(moving), rng=np.random.default_rng(seed))
