@@ -16,7 +16,6 @@ from twin.engine.observer import Counters
 from twin.engine.reference import simulate
 from twin.entry import entry_of
 from twin.evaluate import Evaluation
-from twin.models import load_model
 from twin.report.html import write_search_report
 from twin.report.table import console, entries_table, knobs_text, latency_of
 from twin.report.trace import write_trace
@@ -24,7 +23,7 @@ from twin.results import write_result, write_text, write_timing
 from twin.schedule import Schedule
 from twin.schedule_io import dump_schedule
 from twin.search.answer import Answer, answer
-from twin.search.base import base_schedule, check_fixed
+from twin.search.base import base_schedule, searched_space
 from twin.search.baselines import baseline_schedules, prefill_baselines
 from twin.search.changes import with_dies
 from twin.search.config import Kind, SearchConfig
@@ -40,19 +39,13 @@ PACKAGES = ("numba",)
 
 def main(config: SearchConfig, folder: Path) -> None:
     """Sweep, confirm, write and print."""
-    config.check()
     began = time.perf_counter()
-    base = base_schedule(config, config.scenario)
-    model = load_model(config.model)
-    hardware = config.hardware.load(base.deployment.hardware)
-    check_fixed(base, model, hardware)
-    space = Space(base, model, hardware, config.search.knobs, config.deployment.dies or ())
-    space.check()
+    space = searched_space(config)
     count = config.workers or available_cpus()
     out = console()
     out.print(
-        f"{config.scenario}: {space.size} candidates of {model.name} on {hardware.name}: "
-        + knobs_text(space.levels)
+        f"{config.scenario}: {space.size} candidates of {space.model.name} "
+        f"on {space.hardware.name}: {knobs_text(space.levels)}"
     )
     with Workers(count) as workers:
         swept = sweep(Explorer(space, config.tie_tolerance), workers, folder, config.budget)

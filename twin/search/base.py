@@ -9,9 +9,11 @@ from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
 from twin.deployment import Deployment, Role, RoleDeployment
 from twin.model_spec import ModelSpec
+from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
 from twin.search.config import PARALLEL_SIZES, DeploymentChoice, Kind, SearchConfig
+from twin.search.space import Space
 from twin.search.transport import with_transport
 from twin.validate import validate_schedule
 
@@ -51,6 +53,22 @@ def base_schedule(config: SearchConfig, kind: Kind) -> Schedule:
         workload=replace(base.workload, **given),
         deployment=deployment,
     )
+
+
+def searched_space(config: SearchConfig) -> Space:
+    """The space that the configuration asks for, its knobs checked.
+
+    Raises:
+        InputError: a key of the configuration, or what no knob changes, is wrong.
+    """
+    config.check()
+    base = base_schedule(config, config.scenario)
+    model = load_model(config.model)
+    hardware = config.hardware.load(base.deployment.hardware)
+    check_fixed(base, model, hardware)
+    space = Space(base, model, hardware, config.search.knobs, config.deployment.dies or ())
+    space.check()
+    return space
 
 
 def check_fixed(base: Schedule, model: ModelSpec, hardware: Hardware) -> None:

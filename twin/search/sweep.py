@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hardware_models.errors import InputError
 from twin.engine.compiled import warm_up
+from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
 from twin.evaluate import throughput_of
 from twin.schedule_io import dump_schedule
 from twin.search.explore import Found, Levels, descend, explore, root_bound_us
@@ -125,13 +126,15 @@ class Sweep:
 class Explorer:
     """What the processes are sent: the space, and functions of a structure's number.
 
-    Structures stay in each process, under the space's fingerprint, from one call to the next.
+    Structures stay in each process, under the space's key, from one call to the next.
     """
 
     _kept: dict[tuple[str, int], Structure] = {}  # noqa: RUF012 - one for each process
 
-    def __init__(self, space: Space, tolerance: float) -> None:
-        self.space, self.tolerance = space, tolerance
+    def __init__(
+        self, space: Space, tolerance: float, options: EngineOptions = DEFAULT_OPTIONS
+    ) -> None:
+        self.space, self.tolerance, self.options = space, tolerance, options
         self.fixed = list(structural_places(space))
         text = repr(
             (
@@ -142,14 +145,20 @@ class Explorer:
                 space.knobs,
             )
         )
-        self.fingerprint = hashlib.sha256(f"{text} {tolerance}".encode()).hexdigest()
+        self.space_key = hashlib.sha256(text.encode()).hexdigest()
+        whole = f"{text} {tolerance} {options}"
+        self.fingerprint = hashlib.sha256(whole.encode()).hexdigest()
 
     def structure(self, number: int) -> Structure:
         """The structure with this number in the order of the space."""
-        key = (self.fingerprint, number)
+        key = (self.space_key, number)
         if key not in self._kept:
             self._kept[key] = Structure(self.space, self.fixed[number])
         return self._kept[key]
+
+    def forget(self) -> None:
+        """Drop the structures that this process has made."""
+        self._kept.clear()
 
     def outline(self, number: int) -> Outline:
         """Feasible levels and a bound."""
@@ -158,16 +167,16 @@ class Explorer:
             return Outline(it.size, it.infeasible, [], 0.0, math.inf)
         scale = throughput_of(it.schedule(it.plan_levels), 1.0)
         allowed = [list(range(len(each))) for each in it.allowed]
-        return Outline(it.size, it.infeasible, allowed, scale, root_bound_us(it))
+        return Outline(it.size, it.infeasible, allowed, scale, root_bound_us(it, self.options))
 
     def descend(self, number: int) -> float:
         """Latency in us of a good candidate."""
-        return descend(self.structure(number))
+        return descend(self.structure(number), self.options)
 
     def explore(self, task: Task) -> Found:
         """Simulate or prune."""
         it = self.structure(task.structure)
-        return explore(it, task.levels, task.cutoff_us, self.tolerance, task.budget)
+        return explore(it, task.levels, task.cutoff_us, self.tolerance, task.budget, self.options)
 
 
 def sweep(explorer: Explorer, workers: Workers, folder: Path, budget: int) -> Sweep:
