@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from calibration.comparison import (
@@ -23,7 +22,7 @@ from calibration.comparison import (
     is_end_to_end,
 )
 from calibration.kernel import KernelRow
-from calibration.layer_table import LayerOp, layer_ops
+from calibration.layer_table import LayerOp, layer_ops, outside_ops
 from calibration.measurement import (
     END_TO_END,
     Measurement,
@@ -35,6 +34,7 @@ from calibration.tables import Row, load_rows
 from hardware_models.hardware import Hardware
 from twin.choices import HardwareChoice
 from twin.cli import run
+from twin.report.table import console as wide_console
 from twin.results import write_result, write_text, write_timing
 from twin.uncertainty import draw_hardware
 
@@ -80,9 +80,11 @@ def main(config: CompareConfig, folder: Path) -> None:
         answer = compare_steps(steps, hardware, variants)
         comparisons += answer.comparisons
         layers = {name: layer_ops(name, hardware) for name in LAYERS_SHOWN}
-        report = _StepReport(hardware, answer.settings, layers, _implied_steps(steps))
+        outside = outside_ops(LAYERS_SHOWN[0], hardware)
+        report = _StepReport(hardware, answer.settings, layers, outside, _implied_steps(steps))
         payload = {
             "layer_ops": {name: [op.payload() for op in ops] for name, ops in layers.items()},
+            "outside_ops": [op.payload() for op in outside],
             "free_scalars": _free_scalars(hardware, answer.settings),
             "implied_step_us": report.implied,
         }
@@ -113,6 +115,7 @@ class _StepReport:
     hardware: Hardware
     settings: Sequence[Setting]
     layers: dict[str, list[LayerOp]]
+    outside: Sequence[LayerOp]
     implied: Sequence[dict[str, object]]
 
 
@@ -185,7 +188,7 @@ def _print(
     summary: dict[str, dict[str, float | None]],
     unsupported: int,
 ) -> None:
-    console = Console()
+    console = wide_console()
     table = Table(title="Measured and simulated latencies")
     table.add_column("row", overflow="fold")
     table.add_column("kind")
@@ -223,9 +226,11 @@ def _print(
 
 
 def _print_steps(report: _StepReport) -> None:
-    console = Console()
+    console = wide_console()
     for name, ops in report.layers.items():
-        console.print(_layer_table(name, ops))
+        console.print(_layer_table(f"One steady layer of {name}, op by op", ops))
+    title = f"Outside the layers of {LAYERS_SHOWN[0]}: output head and MTP, op by op"
+    console.print(_layer_table(title, report.outside))
     console.print(_scalar_table(report.hardware, report.settings))
     console.print("Step time behind a published TPOT, by the acceptance it may have had:")
     for entry in report.implied:
@@ -235,8 +240,8 @@ def _print_steps(report: _StepReport) -> None:
         )
 
 
-def _layer_table(name: str, ops: Sequence[LayerOp]) -> Table:
-    table = Table(title=f"One steady layer of {name}, op by op")
+def _layer_table(title: str, ops: Sequence[LayerOp]) -> Table:
+    table = Table(title=title)
     for column in ("op", "stream", "start us", "us", "wait us", "bound"):
         right = column.endswith("us")
         table.add_column(column, justify="right" if right else "left")

@@ -37,8 +37,9 @@ DEGENERATE = 0.6
 class Fitted:
     """One parameter after the fit.
 
-    ``low`` .. ``high`` is its 80% interval; ``learned`` the share of the prior's
-    uncertainty that the data removed (0: the value is the prior's).
+    ``low`` .. ``high`` is its 80% interval inside the prior's range, ``standard_error`` in its
+    own unit; ``learned`` the share of the prior's uncertainty that the data removed (0: the
+    value is the prior's).
     """
 
     name: str
@@ -47,6 +48,7 @@ class Fitted:
     low: float
     high: float
     learned: float
+    standard_error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ def estimate(
             float(max(low[i], value - Z80 * error[i])),
             float(min(high[i], value + Z80 * error[i])),
             float(max(0.0, 1.0 - error[i] / deviation[i])),
+            float(error[i]),
         )
         for i, (name, value) in enumerate(zip(names, solution.x, strict=True))
     )

@@ -33,6 +33,7 @@ from hardware_models.hardware import Hardware, load_hardware, render_hardware, s
 from hardware_models.shapes import ranges_of
 from twin.cli import run
 from twin.graph.build import build_step_graph
+from twin.report.table import console as wide_console
 from twin.results import write_result, write_text, write_timing
 
 STEPS_DIE = "a3-752t"
@@ -89,7 +90,7 @@ def main(config: FitConfig, folder: Path) -> None:
         write_text(folder / f"{name}.yaml", render_hardware(die, shipped_text(name)))
     write_result(folder, "calibration.fit", 0, fit_payload(rows, result, shared, family.kinds))
     write_timing(folder, time.perf_counter() - began, {})
-    console = Console()
+    console = wide_console()
     print_kinds(console, family.kinds)
     print_steps(console, rows, result, shared)
     console.print(f"wrote {', '.join(f'{name}.yaml' for name in fitted)} into {folder}")

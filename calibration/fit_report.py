@@ -33,6 +33,16 @@ def beats_baselines(fit: KindFit) -> bool:
     return own < min(baseline["mean_abs_error"] for baseline in baselines)
 
 
+def coverage(kinds: Sequence[KindFit]) -> list[tuple[str, float, int]]:
+    """For each die: the share of left-out rows that their 80% intervals cover, and their count."""
+    totals = []
+    for die in sorted({fit.hardware for fit in kinds}):
+        own = [fit for fit in kinds if fit.hardware == die]
+        count = sum(len(fit.rows) for fit in own)
+        totals.append((die, sum(fit.coverage * len(fit.rows) for fit in own) / count, count))
+    return totals
+
+
 def fit_payload(
     rows: Sequence[Measurement],
     result: Estimate,
@@ -50,6 +60,7 @@ def fit_payload(
                 "low": p.low,
                 "high": p.high,
                 "learned": p.learned,
+                "standard_error": p.standard_error,
             }
             for p in result.parameters
         ],
@@ -67,6 +78,10 @@ def fit_payload(
         "shared_kernels": [_kernel(row, row.predicted_us(result.hardware)) for row in kernels],
         "degenerate": _pairs(result.degenerate),
         "kinds": [_kind_payload(fit) for fit in kinds],
+        "coverage": [
+            {"hardware": die, "coverage": share, "count": count}
+            for die, share, count in coverage(kinds)
+        ],
     }
 
 
@@ -99,7 +114,14 @@ def _kind_payload(fit: KindFit) -> dict[str, object]:
         "spread": fit.spread,
         "degenerate": _pairs(fit.degenerate),
         "parameters": [
-            {"name": p.name, "value": p.value, "low": p.low, "high": p.high, "learned": p.learned}
+            {
+                "name": p.name,
+                "value": p.value,
+                "low": p.low,
+                "high": p.high,
+                "learned": p.learned,
+                "log_standard_error": p.standard_error,
+            }
             for p in fit.parameters
         ],
         "rows": [
@@ -132,6 +154,8 @@ def print_kinds(console: Console, kinds: Sequence[KindFit]) -> None:
         "shapes.  roofline: bytes and MACs with one efficiency; neighbour: the nearest other row. "
         f"*: {ENOUGH_ROWS} rows or more and no better than a baseline"
     )
+    for die, share, count in coverage(kinds):
+        console.print(f"{die}: 80% intervals cover {share:.0%} of {count} left-out rows")
     for fit in kinds:
         for a, b, value in fit.degenerate:
             console.print(
@@ -152,10 +176,10 @@ def print_steps(
 ) -> None:
     """Parameters of the steps' fit and its in-sample errors."""
     table = Table(title="Parameters fitted to the steps of LongCat-Flash (80% intervals)")
-    for name in ("parameter", "prior", "fitted", "low", "high", "learned from data"):
+    for name in ("parameter", "prior", "fitted", "std error", "low", "high", "learned from data"):
         table.add_column(name, justify="left" if name == "parameter" else "right")
     for p in result.parameters:
-        numbers = (p.prior.centre, p.value, p.low, p.high)
+        numbers = (p.prior.centre, p.value, p.standard_error, p.low, p.high)
         table.add_row(p.name, *(f"{x:.4g}" for x in numbers), f"{p.learned:.0%}")
     console.print(table)
     ops = [

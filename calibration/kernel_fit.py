@@ -38,13 +38,17 @@ DEGENERATE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class KernelParameter:
-    """One fitted parameter: value, 80% interval, and share of the prior's width removed."""
+    """One fitted parameter: value, 80% interval, and share of the prior's width removed.
+
+    ``standard_error`` is that of the value's logarithm.
+    """
 
     name: str
     value: float
     low: float
     high: float
     learned: float
+    standard_error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,7 @@ def _parameters(
                 max(low, value * math.exp(-Z80 * error)),
                 min(high, value * math.exp(Z80 * error)),
                 max(0.0, 1.0 - error / _log_deviation(prior)),
+                error,
             )
         )
     return tuple(fitted)

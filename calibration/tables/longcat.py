@@ -90,7 +90,7 @@ def _end_to_end_row(line: Line, path: str) -> Measurement:
     model = line.fields.get("model", _MODEL)
     quantisation = line.fields.get("quant", "W8A8").lower()
     reason = ""
-    if model != _MODEL:
+    if not model.startswith(_MODEL) or "Lite" in model:
         reason = f"model {model}: only {_MODEL} has published steps"
     elif quantisation not in _QUANTISATIONS:
         reason = f"quantisation {quantisation}: no model of it"

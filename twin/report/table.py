@@ -29,8 +29,8 @@ def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title=title)
     latency = latency_of(entries[0])[0] if entries else "latency"
     columns = (
-        "schedule", "step ms", f"{latency} ms", "80% interval (median)", "vs best", "tok/s/die",
-        "tok/s/chip", "experts", _LEDGER, "where the time goes",
+        "schedule", "step ms", f"{latency} ms", "80% interval (median)", "evidence", "vs best",
+        "tok/s/die", "tok/s/chip", "experts", _LEDGER, "where the time goes",
     )  # fmt: skip
     for name in columns:
         left = name in ("schedule", "where the time goes", _LEDGER)
@@ -45,6 +45,7 @@ def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
             f"{interval[0]:.2f} .. {interval[1]:.2f} ({entry['median_ms']:.2f})"
             if interval
             else "-",
+            evidence_text(entry),
             f"{latency_ms / best - 1:+.1%}",
             f"{entry['tokens_per_s_per_die']:.1f}",
             f"{entry['tokens_per_s_per_chip']:.1f}",
@@ -53,6 +54,13 @@ def entries_table(title: str, entries: Sequence[Mapping[str, Any]]) -> Table:
             time_text(entry["time_by_kind"]),
         )
     return table
+
+
+def evidence_text(entry: Mapping[str, Any]) -> str:
+    """The evidence of an entry, and which kinds of op lie outside of the fitted shapes."""
+    kinds = entry["extrapolated"]
+    shown = ", ".join(kinds[:_KINDS_SHOWN]) + (" ..." if len(kinds) > _KINDS_SHOWN else "")
+    return f"{entry['evidence']}; extrapolated: {shown}" if kinds else str(entry["evidence"])
 
 
 def latency_of(entry: Mapping[str, Any]) -> tuple[str, float]:
