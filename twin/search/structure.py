@@ -15,7 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from hardware_models.errors import InputError
+from hardware_models.hardware import Hardware
 from twin.engine.compiled.plan import Grid, Plan
 from twin.schedule import Schedule
 from twin.search.feasible import Rejection, rejected, rejection
@@ -59,6 +62,18 @@ def structural_places(space: Space) -> Iterator[Places]:
     names = [name for name in space.levels if name not in inner]
     for places in itertools.product(*(range(len(space.levels[name])) for name in names)):
         yield dict(zip(names, places, strict=True))
+
+
+def places_of(space: Space, index: int) -> tuple[dict[str, int], tuple[int, ...]]:
+    """A candidate as the places that fix its structure and its level of each axis."""
+    places = {}
+    for name, each in reversed(space.levels.items()):
+        index, places[name] = divmod(index, len(each))
+    axes = axes_of(space)
+    inner = {name for axis in axes for name in axis.knobs}
+    fixed = {name: places[name] for name in space.levels if name not in inner}
+    levels = (axis.levels.index(tuple(places[name] for name in axis.knobs)) for axis in axes)
+    return fixed, tuple(levels)
 
 
 @dataclass(frozen=True)
@@ -204,21 +219,32 @@ class Structure:
     @cached_property
     def grid(self) -> Grid:
         """All candidates; a place in an axis is a place in its ``allowed`` levels."""
-        return self._grid(self.allowed)
+        return self._grid(self.plan, self.allowed)
 
     @cached_property
     def outline(self) -> Grid:
         """As :attr:`grid`, of prefetches only the largest: enough for a bound on all."""
         return self._grid(
+            self.plan,
             [
                 allowed if self._is_cores(axis) else [self.plan_levels[at]]
                 for at, (axis, allowed) in enumerate(zip(self.axes, self.allowed, strict=True))
-            ]
+            ],
         )
 
-    def _grid(self, levels: Sequence[Sequence[int]]) -> Grid:
+    def run_on(self, hardware: Hardware, lines: Sequence[Sequence[int]]) -> list[float]:
+        """Step in us on another die of each of ``lines`` (a level of each axis), NaN if stuck."""
+        plan = Plan(self.schedule(self.plan_levels), self.space.model, hardware)
+        levels = [sorted(set(each)) for each in zip(*lines, strict=True)]
+        at = [
+            [each.index(level) for each, level in zip(levels, line, strict=True)] for line in lines
+        ]
+        candidates = np.array(at, np.int64).reshape(len(lines), len(self.axes))
+        return [float(us) for us in self._grid(plan, levels).evaluate(candidates).step_us]
+
+    def _grid(self, plan: Plan, levels: Sequence[Sequence[int]]) -> Grid:
         at_plan = self.plan_levels
-        return self.plan.grid(
+        return plan.grid(
             {
                 "+".join(axis.knobs): [
                     self.schedule([*at_plan[:at], level, *at_plan[at + 1 :]]) for level in each
