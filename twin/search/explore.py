@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
 from twin.evaluate import latency_of
 from twin.search.structure import Structure
 
@@ -41,7 +42,7 @@ class Found:
     deadlocked: int
 
 
-def descend(structure: Structure) -> float:
+def descend(structure: Structure, options: EngineOptions = DEFAULT_OPTIONS) -> float:
     """Latency in us of a good candidate: the best level of one axis after the other."""
     sizes = [len(allowed) for allowed in structure.allowed]
     grid = structure.grid
@@ -53,17 +54,18 @@ def descend(structure: Structure) -> float:
     for _ in range(_ROUNDS):
         for axis, size in enumerate(sizes):
             tried = np.array([[*at[:axis], level, *at[axis + 1 :]] for level in range(size)])
-            step_us = grid.evaluate(tried).step_us
+            step_us = grid.evaluate(tried, options).step_us
             if not np.isnan(step_us).all():
                 at[axis] = int(np.nanargmin(step_us))
                 best_us = min(best_us, float(np.nanmin(step_us)))
     return _latency(structure, best_us)
 
 
-def root_bound_us(structure: Structure) -> float:
+def root_bound_us(structure: Structure, options: EngineOptions = DEFAULT_OPTIONS) -> float:
     """No candidate of the structure has a shorter latency than this, in us."""
     outline = structure.outline
-    return _latency(structure, outline.bound().us([range(size) for size in outline.sizes]))
+    bound_us = outline.bound(options).us([range(size) for size in outline.sizes])
+    return _latency(structure, bound_us)
 
 
 def _combinations(levels: Levels) -> npt.NDArray[np.int64]:
@@ -76,7 +78,12 @@ def _latency(structure: Structure, step_us: float) -> float:
 
 
 def explore(
-    structure: Structure, levels: Levels, cutoff_us: float, tolerance: float, budget: int
+    structure: Structure,
+    levels: Levels,
+    cutoff_us: float,
+    tolerance: float,
+    budget: int,
+    options: EngineOptions = DEFAULT_OPTIONS,
 ) -> Found:
     """All candidates with ``levels``: simulated, or proven to be out of the tolerance.
 
@@ -84,7 +91,8 @@ def explore(
     above it, or above the best found here, by more than ``tolerance``.  After ``budget``
     simulations the rest stays open.
     """
-    run = _Exploration(structure, cutoff_us / _latency(structure, 1.0), tolerance, budget)
+    cutoff_step_us = cutoff_us / _latency(structure, 1.0)
+    run = _Exploration(structure, cutoff_step_us, tolerance, budget, options)
     run.visit(levels)
     return run.found()
 
@@ -97,6 +105,7 @@ class _Exploration:
     best_us: float
     tolerance: float
     budget: int
+    options: EngineOptions
     simulated: int = 0
     pruned: int = 0
     open: int = 0
@@ -106,7 +115,7 @@ class _Exploration:
     by_level: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.bound = self.structure.grid.bound()
+        self.bound = self.structure.grid.bound(self.options)
 
     def visit(self, levels: Levels, bound_us: float | None = None) -> None:
         """Simulate the set, or cut it up along its first axis that has several levels."""
@@ -130,7 +139,7 @@ class _Exploration:
 
     def _simulate(self, levels: Levels) -> None:
         candidates = _combinations(levels)
-        step_us = self.structure.grid.evaluate(candidates).step_us
+        step_us = self.structure.grid.evaluate(candidates, self.options).step_us
         self.simulated += len(step_us)
         if len(step_us):
             self.best_us = min(self.best_us, float(np.fmin.reduce(step_us)))

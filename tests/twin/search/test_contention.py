@@ -1,0 +1,61 @@
+"""The check without contention, against brute force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hardware_models.hardware import load_hardware
+from twin.evaluate import latencies
+from twin.models import load_model
+from twin.schedule_io import load_schedule
+from twin.search.config import Knob
+from twin.search.contention import ALONE, check_contention
+from twin.search.pool import Workers
+from twin.search.space import Space
+from twin.search.sweep import Explorer, sweep
+
+MODEL, HARDWARE = load_model("longcat-flash-560b"), load_hardware("a3-752t")
+DOWN = {"dense.0.down": "dense.0.all_gather", "dense.1.down": "dense.1.all_gather"}
+SPACE = Space(
+    load_schedule("recipe_colocated"),
+    MODEL,
+    HARDWARE,
+    {
+        "main_cores": Knob(drives="cores", stage="stage2", levels=(8, 12, 16)),
+        "down": Knob(drives="prefetch", levels=(0, 0.5, 1), weights=DOWN),
+    },
+    (),
+)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.005, 1.0])
+@pytest.mark.parametrize("winner", range(SPACE.size))
+def test_the_optimum_alone_is_that_of_brute_force(
+    winner: int, tolerance: float, tmp_path: Path
+) -> None:
+    alone = [latencies(SPACE.schedule(i), MODEL, [HARDWARE], ALONE)[0] for i in range(SPACE.size)]
+    with Workers(1) as workers:
+        found = check_contention(SPACE, winner, tolerance, workers, tmp_path, 10**6)
+    best = min(alone)
+    assert found.proven
+    assert found.alone_us == pytest.approx(best, rel=1e-9)
+    assert found.winner_alone_us == pytest.approx(alone[winner], rel=1e-9)
+    assert found.changes == (alone[winner] > best * (1 + tolerance))
+    chosen = next(i for i in range(SPACE.size) if SPACE.choice(i) == found.choice)
+    assert alone[chosen] == pytest.approx(best, rel=1e-9)
+    contended = latencies(SPACE.schedule(chosen), MODEL, [HARDWARE])[0]
+    assert found.contended_us == pytest.approx(contended, rel=1e-9)
+    assert found.contended_us >= found.alone_us
+
+
+def test_both_sweeps_share_a_run_folder_and_keep_apart(tmp_path: Path) -> None:
+    with Workers(1) as workers:
+        plain = sweep(Explorer(SPACE, 0.0), workers, tmp_path, 10**6)
+        check_contention(SPACE, plain.points[0].index, 0.0, workers, tmp_path, 10**6)
+        before = (tmp_path / "points.jsonl").read_bytes()
+        again = sweep(Explorer(SPACE, 0.0), workers, tmp_path, 10**6)
+        check_contention(SPACE, plain.points[0].index, 0.0, workers, tmp_path, 10**6)
+    assert again.points == plain.points
+    assert (tmp_path / "points.jsonl").read_bytes() == before
