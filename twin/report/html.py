@@ -14,16 +14,17 @@ from twin.report import picture
 from twin.report.table import clipped_text, knobs_text, latency_of, memory_text, time_text
 from twin.results import write_text
 
-_PAGE = Environment(
+PAGE = Environment(
     loader=PackageLoader("twin.report"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_PAGE.filters["memory"] = memory_text
-_PAGE.filters["times"] = time_text
-_PAGE.filters["latency"] = latency_of
+"""The package's templates; names are escaped, what is missing is an error."""
+PAGE.filters["memory"] = memory_text
+PAGE.filters["times"] = time_text
+PAGE.filters["latency"] = latency_of
 
 
 def write_simulation_report(path: Path, entry: Mapping[str, Any], result: Evaluation) -> Path:
@@ -91,7 +92,7 @@ def _write(
         if workload.is_prefill
         else f"KV {workload.kv_tokens}, next_n {workload.next_n}, acceptance {workload.acceptance}"
     )
-    text = _PAGE.get_template("report.html.j2").render(
+    text = PAGE.get_template("report.html.j2").render(
         title=title,
         latency=workload.latency_name,
         subtitle=(

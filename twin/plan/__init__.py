@@ -1,0 +1,1 @@
+"""Planning: how much a deployment serves, whether MTP pays, whether AFD does."""

@@ -1,0 +1,180 @@
+"""Capacity: the most sequences that so many nodes serve within a limit of the TPOT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from twin.plan.config import Layout
+from twin.plan.largest_batch import Capacity, CapacitySearch, largest, parts_of
+from twin.plan.outcome import Outcome
+from twin.plan.setting import Entry, Setting
+from twin.report.chart import Chart, Series, Value, line_chart
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One number of nodes and layout."""
+
+    nodes: int
+    layout: Layout
+    found: Capacity
+
+    @property
+    def name(self) -> str:
+        """Name of its schedule's file."""
+        return f"capacity-{self.nodes}-nodes-{self.layout}"
+
+
+def run_capacity(setting: Setting) -> Outcome:
+    """The capacity of every number of nodes and layout of the configuration."""
+    limit_us = setting.config.slo.tpot_ms * 1e3
+    rows = _searched(setting, CapacitySearch(limit_us))
+    best = {row.name: row.found.best for row in rows if row.found.best is not None}
+    entries = setting.entries(best)
+    drawn = setting.map(
+        "drawing", setting.draws.latencies_us, [it.schedule for it in best.values()]
+    )
+    within = {
+        name: sum(us <= limit_us for us in line[1:]) / (len(line) - 1)
+        for name, line in zip(best, drawn, strict=True)
+    }
+    listed = [_listed(setting, row, entries.get(row.name), within.get(row.name)) for row in rows]
+    nothing = largest([row.found for row in rows]).binds.detail
+    price = setting.config.price_per_die_hour
+    columns = [
+        "nodes", "dies", "layout", "sequences", "per die", "TPOT ms (80%)", "draws within",
+        "tok/s/die", *([] if price is None else ["cost of 1M tokens"]), "stops the next",
+    ]  # fmt: skip
+    return Outcome(
+        payload={
+            "limit_tpot_ms": setting.config.slo.tpot_ms,
+            "price_per_die_hour": price,
+            "rows": listed,
+        },
+        title=f"Most sequences within a TPOT of {setting.config.slo.tpot_ms:g} ms",
+        lines=_lines(listed),
+        columns=columns,
+        cells=[_cells(row, price is not None) for row in listed],
+        charts=_charts(setting, listed),
+        nothing=None if best else nothing,
+    )
+
+
+def cost_per_million(price_per_die_hour: float, tokens_per_s_per_die: float) -> float:
+    """Price of a million tokens, in the currency of the price of a die for an hour."""
+    return price_per_die_hour / 3600 / tokens_per_s_per_die * 1e6
+
+
+def _searched(setting: Setting, search: CapacitySearch) -> list[_Row]:
+    config = setting.config
+    asked = [(nodes, layout) for nodes in config.nodes for layout in config.layouts]
+    parts = [
+        (at, part)
+        for at, (nodes, layout) in enumerate(asked)
+        for part in parts_of(replace(setting.spaces[layout], dies=(nodes * config.dies_per_node,)))
+    ]
+    found = setting.map("searching", search.of, [part for _, part in parts])
+    return [
+        _Row(
+            nodes,
+            layout,
+            largest([it for (of, _), it in zip(parts, found, strict=True) if of == at]),
+        )
+        for at, (nodes, layout) in enumerate(asked)
+    ]
+
+
+def _listed(
+    setting: Setting, row: _Row, entry: Entry | None, within: float | None
+) -> dict[str, Any]:
+    """A row of the result; without a schedule, only what stops the smallest batch."""
+    dies = row.nodes * setting.config.dies_per_node
+    stops = {
+        "constraint": row.found.binds.reason,
+        "detail": row.found.binds.detail,
+        "excess": row.found.binds.excess,
+        "sequences": row.found.next_batch,
+    }
+    listed: dict[str, Any] = {
+        "nodes": row.nodes,
+        "dies": dies,
+        "layout": row.layout,
+        "sequences": row.found.batch,
+        "sequences_per_die": row.found.batch / dies,
+        "stops_the_next": stops,
+    }
+    if entry is None:
+        return listed
+    any_entry: Mapping[str, Any] = entry
+    price, rate = setting.config.price_per_die_hour, any_entry["tokens_per_s_per_die"]
+    ledgers = any_entry["hbm_gib"].values()
+    return {
+        **listed,
+        "left": {
+            "tpot_ms": setting.config.slo.tpot_ms - any_entry["tpot_ms"],
+            "hbm_gib": min(each["capacity"] - each["total"] for each in ledgers),
+        },
+        "share_of_draws_within": within,
+        "cost_per_million_tokens": None if price is None else cost_per_million(price, rate),
+        "best": entry,
+    }
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    running = [row for row in rows if "best" in row]
+    if not running:
+        return []
+    most = max(running, key=lambda row: row["best"]["tokens_per_s_per_die"])
+    return [
+        f"Most tokens per die: {most['nodes']} node(s), {most['layout']}, "
+        f"{most['best']['tokens_per_s_per_die']:.1f} tokens/s per die with "
+        f"{most['sequences_per_die']:g} sequences per die.",
+        "Each row's schedule is the fastest of its space at that batch; one more sequence per "
+        "attention group is stopped by what the last column says.",
+    ]
+
+
+def _cells(row: Mapping[str, Any], with_cost: bool) -> list[str]:
+    head = [str(row["nodes"]), str(row["dies"]), row["layout"], str(row["sequences"])]
+    stops = row["stops_the_next"]["detail"]
+    if "best" not in row:
+        return [*head, "0", *["-"] * (4 if with_cost else 3), stops]
+    best = row["best"]
+    low, high = best["interval"]
+    return [
+        *head,
+        f"{row['sequences_per_die']:g}",
+        f"{best['tpot_ms']:.2f} ({low:.2f} .. {high:.2f})",
+        f"{row['share_of_draws_within']:.0%}",
+        f"{best['tokens_per_s_per_die']:.1f}",
+        *([f"{row['cost_per_million_tokens']:.4g}"] if with_cost else []),
+        stops,
+    ]
+
+
+def _charts(setting: Setting, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    def series(value: str | None) -> list[Series]:
+        return [
+            Series(
+                layout,
+                [
+                    Value(
+                        str(row["nodes"]),
+                        row["sequences_per_die"]
+                        if value is None
+                        else row.get("best", {}).get(value, 0.0),
+                    )
+                    for row in rows
+                    if row["layout"] == layout
+                ],
+            )
+            for layout in setting.config.layouts
+        ]
+
+    charts = [
+        line_chart("sequences per die", "nodes", series(None)),
+        line_chart("tokens/s per die", "nodes", series("tokens_per_s_per_die")),
+    ]
+    return [chart for chart in charts if chart is not None]
