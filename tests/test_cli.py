@@ -26,6 +26,7 @@ COMMANDS = [
     "fit",
     "run",
     "doctor",
+    "dryrun",
     "plan",
 ]
 

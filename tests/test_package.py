@@ -58,7 +58,9 @@ def test_the_wheel_holds_data_and_no_tests(wheel: Path) -> None:
     assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name]
 
 
-@pytest.mark.parametrize("module", [*COMMANDS, "runtime_npu.run", "runtime_npu.doctor"])
+@pytest.mark.parametrize(
+    "module", [*COMMANDS, "runtime_npu.run", "runtime_npu.doctor", "runtime_npu.dryrun"]
+)
 def test_help_works_from_anywhere_and_lists_the_keys(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", module, "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -78,6 +80,8 @@ def test_planning_never_imports_torch() -> None:
         "calibration.fit",
         "calibration.diagnose",
         "runtime_npu.run",
+        "runtime_npu.doctor",
+        "runtime_npu.dryrun",
     ]
     code = (
         f"import sys, importlib\nfor m in {modules!r}: importlib.import_module(m)\n"

@@ -96,8 +96,8 @@ def paged_attention(
     latent_cache: torch.Tensor,
     rope_cache: torch.Tensor,
     block_table: torch.Tensor,
-    last_rows: Sequence[int],
-    kv_lengths: torch.Tensor | Sequence[int],
+    last_rows: Sequence[int] | torch.Tensor,
+    kv_lengths: Sequence[int] | torch.Tensor,
     *,
     scale: float,
     with_lse: bool = False,
@@ -105,38 +105,35 @@ def paged_attention(
     """Absorbed attention over pages: ([heads, T, kv rank], log-sum-exp [T, heads, 1] fp32).
 
     ``q_latent`` [T, heads, kv rank], ``q_rope`` [T, heads, rope]; ``block_table`` [S, blocks]
-    int32.  ``last_rows`` counts, for each sequence, the rows up to its last; ``kv_lengths`` [S]
-    are its tokens in the cache: int64 on the device where the graph must take any, else numbers.
-    The log-sum-exp is empty unless asked for.
+    int32.  ``last_rows`` counts, for each sequence, the rows up to its last; ``kv_lengths`` are
+    its tokens in the cache.  Both are numbers, or where a graph must take any lengths, [S] int64
+    on the device.  The log-sum-exp is empty unless asked for.
     """
     check = Contract("npu_fused_infer_attention_score_v2")
     check.tensor("query", q_latent, (None, None, None), *FLOATS)
     rows, heads, kv_rank = q_latent.shape
     check.tensor("query_rope", q_rope, (rows, heads, None), q_latent.dtype)
-    rope = q_rope.shape[2]
-    _check_cache(check, latent_cache, rope_cache, kv_rank, rope, q_latent.dtype)
-    sequences = len(last_rows)
-    check.tensor("block_table", block_table, (sequences, None), torch.int32)
-    check.holds(
-        list(last_rows) == sorted(set(last_rows)) and last_rows[-1] == rows,
-        "actual_seq_qlen",
-        tuple(last_rows),
-        f"ascending, the last one {rows} (the rows)",
-    )
-    lengths: dict[str, Any] = {"actual_seq_qlen": list(last_rows), "actual_seq_kvlen": kv_lengths}
+    _check_cache(check, latent_cache, rope_cache, kv_rank, q_rope.shape[2], q_latent.dtype)
+    check.tensor("block_table", block_table, (len(last_rows), None), torch.int32)
     operator = call
-    if isinstance(kv_lengths, torch.Tensor):
-        check.tensor("actual_seq_kvlen", kv_lengths, (sequences,), torch.int64)
-        lengths["actual_seq_qlen"] = kv_lengths.new_tensor(last_rows)
+    if isinstance(last_rows, torch.Tensor) and isinstance(kv_lengths, torch.Tensor):
+        check.tensor("actual_seq_qlen", last_rows, (None,), torch.int64)
+        check.tensor("actual_seq_kvlen", kv_lengths, last_rows.shape, torch.int64)
         operator = _with_lengths_on_device
     else:
+        last_rows, kv_lengths = [int(x) for x in last_rows], [int(x) for x in kv_lengths]
         check.holds(
-            len(kv_lengths) == sequences,
-            "actual_seq_kvlen",
-            tuple(kv_lengths),
-            f"{sequences} lengths",
+            last_rows == sorted(set(last_rows)) and last_rows[-1:] == [rows],
+            "actual_seq_qlen",
+            last_rows,
+            f"ascending, the last one {rows} (the rows)",
         )
-        lengths["actual_seq_kvlen"] = list(kv_lengths)
+        check.holds(
+            len(kv_lengths) == len(last_rows),
+            "actual_seq_kvlen",
+            kv_lengths,
+            f"{len(last_rows)} lengths",
+        )
     output, lse = operator(
         "npu_fused_infer_attention_score_v2",
         q_latent,
@@ -145,13 +142,14 @@ def paged_attention(
         query_rope=q_rope,
         key_rope=rope_cache,
         block_table=block_table,
+        actual_seq_qlen=last_rows,
+        actual_seq_kvlen=kv_lengths,
         num_query_heads=heads,
         num_key_value_heads=1,
         softmax_scale=scale,
         input_layout=LAYOUT,
         block_size=latent_cache.shape[1],
         return_softmax_lse=with_lse,
-        **lengths,
     )
     return output, lse
 

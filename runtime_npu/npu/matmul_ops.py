@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from runtime_npu.npu.contract import Contract, call
-from runtime_npu.npu.vector_ops import FLOATS
+from runtime_npu.npu.vector_ops import FLOATS, NORM_DTYPES
 
 IN_ORDER, SWAPPED = (0, 1, 2), (1, 0, 2)
 
@@ -31,6 +31,14 @@ def transpose_batchmatmul(
         perm_y=list(SWAPPED),
     )
     return product
+
+
+def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """``x`` [T, k] by ``weight`` [k, n] of the same dtype: [T, n]."""
+    check = Contract("matmul")
+    check.tensor("x", x, (None, None), *NORM_DTYPES)
+    check.tensor("weight", weight, (x.shape[1], None), x.dtype)
+    return torch.matmul(x, weight)
 
 
 def quant_matmul(

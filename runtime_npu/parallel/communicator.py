@@ -37,6 +37,11 @@ class Communicator:
         self._handle = handle
 
     @property
+    def handle(self) -> Any:
+        """torch.distributed's group; ``None`` for a group of one."""
+        return self._handle
+
+    @property
     def size(self) -> int:
         """How many ranks."""
         return len(self.members)

@@ -5,6 +5,9 @@ import pytest
 import torch
 from oracle import SPECS, oracle, write
 
+from hardware_models.errors import MachineError
+from runtime_npu.standins.build import built_standins
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
@@ -36,3 +39,12 @@ def oracle_of(checkpoint_of: Callable[[str], Path]) -> Callable[[str], torch.nn.
         return loaded[name]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def standins() -> Path:
+    """The folder of the stand-ins for CANN; skips, and says why, where they cannot be built."""
+    try:
+        return built_standins()
+    except MachineError as error:
+        pytest.skip(str(error))

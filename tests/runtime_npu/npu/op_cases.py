@@ -75,7 +75,11 @@ def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
         ),
         "npu_fused_infer_attention_score_v2 with lengths on the device": (
             attention_ops.paged_attention,
-            {**attention, "kv_lengths": t(SEQUENCES, dtype=I64)},
+            {
+                **attention,
+                "last_rows": t(SEQUENCES, dtype=I64),
+                "kv_lengths": t(SEQUENCES, dtype=I64),
+            },
         ),
         "npu_attention_update": (
             attention_ops.attention_update,

@@ -58,7 +58,7 @@ FREE = {
 def tensors() -> Iterator[tuple[str, str]]:
     for name, (_, arguments) in CASES.items():
         for argument, value in arguments.items():
-            if isinstance(value, (torch.Tensor, list)) and argument != "last_rows":
+            if isinstance(value, (torch.Tensor, list)):
                 first = value[0] if isinstance(value, list) else value
                 if isinstance(first, torch.Tensor):
                     yield name, argument

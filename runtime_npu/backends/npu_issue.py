@@ -1,0 +1,108 @@
+"""The npu backend's ground: forms, order of streams, and which stream wrote what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+from typing_extensions import override
+
+from hardware_models.errors import InputError
+from runtime_npu.backends.base import Backend
+from runtime_npu.backends.npu_order import Order
+from runtime_npu.npu import vector_ops
+from runtime_npu.npu.forms import Forms
+from runtime_npu.parallel.communicator import Communicator
+from runtime_npu.record import Event
+from twin.graph.step_graph import PREFETCH_STREAM
+
+Namer = Callable[[Communicator], str]
+"""HCCL's name of a group."""
+
+
+class NpuIssue(Backend):
+    """Where ops are issued; the ops themselves are its subclasses'.
+
+    ``order`` says how the graph mode is told of streams, limits, scopes and waits.
+    ``on_launch`` is told the name of every op, a prefetch too, before its calls.
+    """
+
+    def __init__(
+        self,
+        forms: Forms,
+        order: Order,
+        communicator_name: Namer,
+        on_launch: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        super().__init__()
+        self._forms = forms
+        self._order = order
+        self._communicator_name = communicator_name
+        self._on_launch = on_launch
+        self._written_on: Any = WeakIdKeyDictionary()
+        self._output: torch.Tensor | None = None
+
+    @override
+    @contextmanager
+    def stream(self, name: str) -> Iterator[None]:
+        with super().stream(name), self._order.stream(name):
+            yield
+
+    @override
+    @contextmanager
+    def core_limit(self, aic: int | None, aiv: int | None) -> Iterator[None]:
+        with super().core_limit(aic, aiv), self._order.core_limit(aic, aiv):
+            yield
+
+    @override
+    @contextmanager
+    def super_kernel(self, scope: str | None) -> Iterator[None]:
+        with super().super_kernel(scope), self._order.super_kernel(scope):
+            yield
+
+    @override
+    def launch(self, name: str, kind: str) -> Event:
+        self._on_launch(name)
+        return super().launch(name, kind)
+
+    @override
+    def signal(self) -> Event:
+        event = super().signal()
+        self._order.signal(event.after)
+        return event
+
+    @override
+    def wait(self, event: Event) -> None:
+        super().wait(event)
+        if event.stream != self._order.current:
+            self._order.wait(event.after)
+
+    @override
+    def prefetch(self, name: str, weight: torch.Tensor, after: Event, max_bytes: int) -> None:
+        form = self._forms.of(weight)
+        assert self._output is not None
+        self._order.signal(after.after)
+        with self._order.stream(PREFETCH_STREAM), self._order.super_kernel(None):
+            self._order.wait(after.after)
+            self._on_launch(name)
+            asked = vector_ops.prefetch(form, self._output, max_bytes)
+        self.recorder.prefetch(name, after, asked)
+
+    def _read(self, *tensors: torch.Tensor) -> None:
+        """Tell of tensors that another stream wrote."""
+        for tensor in tensors:
+            if self._written_on.get(tensor, self._order.current) != self._order.current:
+                self._order.reads(tensor)
+
+    def _wrote(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._written_on[tensor] = self._order.current
+        self._output = tensor
+        return tensor
+
+
+def not_here(what: str) -> InputError:
+    """The refusal of ``what`` this backend does not do."""
+    return InputError("device", "npu", f"greedy decode without AFD; {what} runs on cpu")

@@ -1,0 +1,145 @@
+"""Streams, core limits, SuperKernel scopes and events, as a graph mode is told of them.
+
+In ge_graph the graph's edges order the streams: an op that reads another stream's tensor waits
+for it.  In npugraph_ex what is captured runs in the order of streams alone, so every wait is an
+event that one stream records and another waits for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import count
+from typing import Any
+
+import torch
+from typing_extensions import override
+
+from hardware_models.hardware import Hardware
+from runtime_npu.npu.limits import check_core_limit
+from runtime_npu.record import MAIN_STREAM
+from twin.schedule import CoreLimit
+
+
+class Order(ABC):
+    """Scopes of torchair; every one is left again, also by an exception."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._stream = MAIN_STREAM
+        self._limit = CoreLimit()
+        self._scope: str | None = None
+
+    @contextmanager
+    def stream(self, name: str) -> Iterator[None]:
+        """Ops inside go to stream ``name``."""
+        if name == self._stream:
+            yield
+            return
+        outer, self._stream = self._stream, name
+        try:
+            with scope("npu_stream_switch", name):
+                yield
+        finally:
+            self._stream = outer
+
+    @contextmanager
+    def core_limit(self, aic: int | None, aiv: int | None) -> Iterator[None]:
+        """Ops inside use at most these cores; ``None``: all of the die."""
+        limit = CoreLimit(aic=aic, aiv=aiv)
+        if limit == self._limit:
+            yield
+            return
+        cube = self._hardware.count("aic_count") if aic is None else aic
+        vector = self._hardware.count("aiv_count") if aiv is None else aiv
+        check_core_limit(cube, vector, self._hardware)
+        outer, self._limit = self._limit, limit
+        try:
+            with scope("limit_core_num", cube, vector):
+                yield
+        finally:
+            self._limit = outer
+
+    @contextmanager
+    def super_kernel(self, name: str | None) -> Iterator[None]:
+        """Ops inside belong to SuperKernel scope ``name``; ``None``: to none."""
+        if name == self._scope:
+            yield
+            return
+        outer, self._scope = self._scope, name
+        try:
+            with scope("super_kernel", name or ""):
+                yield
+        finally:
+            self._scope = outer
+
+    @property
+    def current(self) -> str:
+        """The stream in force."""
+        return self._stream
+
+    @abstractmethod
+    def reads(self, tensor: torch.Tensor) -> None:
+        """The current stream reads ``tensor``, which another stream wrote."""
+
+    @abstractmethod
+    def signal(self, tag: str) -> None:
+        """Event ``tag`` is behind what the current stream was given so far."""
+
+    @abstractmethod
+    def wait(self, tag: str) -> None:
+        """Hold the current stream until event ``tag``."""
+
+
+class GeOrder(Order):
+    """Edges say it all: of order, and of how long a tensor must live."""
+
+    @override
+    def reads(self, tensor: torch.Tensor) -> None:
+        pass
+
+    @override
+    def signal(self, tag: str) -> None:
+        pass
+
+    @override
+    def wait(self, tag: str) -> None:
+        pass
+
+
+_graphs = count()
+
+
+class CapturedOrder(Order):
+    """Tagged events.  torchair keeps tags for good, so that each graph has its own."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        super().__init__(hardware)
+        self._graph = next(_graphs)
+        self._events: dict[str, Any] = {}
+
+    @override
+    def reads(self, tensor: torch.Tensor) -> None:
+        # Else its memory could be written anew while this stream still reads it.  What main
+        # reads needs no more: whoever writes there next has waited for main.
+        if self._stream != MAIN_STREAM:
+            import_module("torchair.ops").npu_record_tagged_stream(tensor, self._stream)
+
+    @override
+    def signal(self, tag: str) -> None:
+        if tag in self._events:
+            return  # the same point of the same stream
+        ops = import_module("torchair.ops")
+        self._events[tag] = ops.npu_create_tagged_event(f"{self._graph}.{tag}")
+        ops.npu_tagged_event_record(self._events[tag])
+
+    @override
+    def wait(self, tag: str) -> None:
+        import_module("torchair.ops").npu_tagged_event_wait(self._events[tag])
+
+
+def scope(name: str, *arguments: object) -> Any:
+    """The scope ``name`` of torchair, a context manager."""
+    return getattr(import_module("torchair").scope, name)(*arguments)

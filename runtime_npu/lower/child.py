@@ -1,0 +1,85 @@
+"""Run on the stand-ins: lower a rank's decode step and say what it became, as JSON.
+
+:mod:`runtime_npu.dryrun` starts it, with one JSON argument: ``schedule`` (its YAML file's
+path), ``rank``, ``layers`` and ``answer`` (the file to write).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from hardware_models.errors import InputError
+from hardware_models.hardware import load_hardware
+from runtime_npu.batch import Step
+from runtime_npu.lower.captured import lower_captured
+from runtime_npu.lower.ge import lower_ge
+from runtime_npu.lower.lowered import LoweredOp
+from runtime_npu.lower.step import decode_step, pretend_world
+from runtime_npu.lower.trace import Names, trace
+from runtime_npu.model.longcat import StepOutput
+from runtime_npu.record import OpRecord
+from twin.model_spec import ModelSpec
+from twin.models import load_model
+from twin.schedule import Schedule
+from twin.schedule_io import load_schedule
+
+
+def lower(
+    schedule: Schedule, spec: ModelSpec, rank: int
+) -> tuple[list[LoweredOp], tuple[OpRecord, ...]]:
+    """The ops of the main graph and of each MTP pass's, and the record of what was issued.
+
+    Raises:
+        InputError: a contract of an op refuses a tensor.
+    """
+    hardware = load_hardware(schedule.deployment.hardware)
+    pretend_world(schedule.deployment.total_dies, rank)
+    mode, names = FakeTensorMode(), Names()
+    step = decode_step(schedule, spec, hardware, rank, mode, names.launched)
+
+    def outputs(output: StepOutput) -> Sequence[torch.Tensor]:
+        return output.tokens, output.hidden
+
+    traced = [
+        trace(lambda: outputs(step.model(step.main, step.cache)), step.forms.inputs, mode, names)
+    ]
+    for number, draft in enumerate(step.drafts):
+
+        def run_draft(number: int = number, draft: Step = draft) -> Sequence[torch.Tensor]:
+            return outputs(step.model.draft(number, draft, step.hidden, step.cache))
+
+        traced.append(trace(run_draft, step.forms.inputs, mode, names))
+    lower_one = lower_ge if schedule.deployment.graph_mode == "ge_graph" else lower_captured
+    lowered = [op for graph in traced for op in lower_one(graph, mode)]
+    return lowered, step.backend.recorder.take()
+
+
+def main(request: str) -> None:
+    """Answer one request; a refusal is an answer too."""
+    asked = json.loads(request)
+    import_module("torch_npu")
+    schedule = load_schedule(asked["schedule"])
+    spec = dataclasses.replace(load_model(schedule.model), num_layers=asked["layers"])
+    answer: dict[str, object]
+    try:
+        lowered, records = lower(schedule, spec, asked["rank"])
+    except InputError as error:
+        answer = {"refused": [error.field, str(error.value), error.allowed]}
+    else:
+        answer = {
+            "lowered": [dataclasses.asdict(op) for op in lowered],
+            "records": [dataclasses.asdict(record) for record in records],
+        }
+    Path(asked["answer"]).write_text(json.dumps(answer), "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,51 @@
+"""Groups by their ranks, however a lowered graph names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+
+_NAMED = ("group_name", "group_ep", "group")
+_LISTED = ("rank_list", "ranklist", "ranks")
+_RANKS = re.compile(r"rank_list=([\d,]+)")
+
+
+def ranks_label(ranks: Sequence[int]) -> str:
+    """``ranks 0-7``; all groups are consecutive ranks."""
+    return f"ranks {ranks[0]}-{ranks[-1]}"
+
+
+def group_of_text(text: str) -> str | None:
+    """The label of what a GE node says: a list of ranks, or a label already."""
+    found = _RANKS.search(text)
+    if found:
+        return ranks_label([int(rank) for rank in found[1].split(",")])
+    return text or None
+
+
+def group_of_call(node: torch.fx.Node) -> str | None:
+    """The label of the group that a call names among its arguments; ``None``: none."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    names = [argument.name for argument in node.target._schema.arguments]
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    for name in _LISTED:
+        if given.get(name):
+            return ranks_label(given[name])
+    for name in _NAMED:
+        if given.get(name):
+            return _named(str(given[name]))
+    return None
+
+
+def _named(name: str) -> str:
+    c10d: Any = import_module("torch.distributed.distributed_c10d")
+    try:
+        group = c10d._resolve_process_group(name)
+    except (LookupError, RuntimeError):
+        return name  # a label already: HCCL's name of an exchange's group
+    return ranks_label(c10d.get_process_group_ranks(group))

@@ -1,0 +1,91 @@
+"""What the hardware would be told of one op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hardware_models.errors import TwinError
+from runtime_npu.record import OpRecord
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredOp:
+    """An op in the lowered graph: ``calls`` are its nodes there, in order.
+
+    ``aic`` and ``aiv`` are the core limit (``None``: all cores), ``waits`` the ops of other
+    streams that its stream waits for before it, ``group`` the ranks that it talks to.
+    """
+
+    name: str
+    calls: tuple[str, ...]
+    stream: str
+    aic: int | None
+    aiv: int | None
+    scope: str | None
+    waits: tuple[str, ...]
+    prefetch_bytes: int
+    group: str | None
+
+    def record(self) -> OpRecord:
+        """The same as a record, to be compared with the step graph."""
+        return OpRecord(
+            self.name,
+            "prefetch" if self.prefetch_bytes else "",
+            self.stream,
+            aic=self.aic,
+            aiv=self.aiv,
+            scope=self.scope,
+            waits=self.waits,
+            prefetch_bytes=self.prefetch_bytes,
+        )
+
+
+class MixedError(TwinError):
+    """Parts of one op were told different things."""
+
+
+def one(name: str, what: str, values: Iterable[T]) -> T:
+    """The one value that all calls of op ``name`` have.
+
+    Raises:
+        MixedError: they have several.
+    """
+    distinct = set(values)
+    if len(distinct) != 1:
+        raise MixedError(f"{name}: {what} are {sorted(map(str, distinct))}")
+    return distinct.pop()
+
+
+class Clocks:
+    """What each stream knows of the others, to leave out waits that others imply."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, int]] = {}
+        self._place: dict[str, tuple[str, int]] = {}
+        self._behind: dict[str, dict[str, int]] = {}
+
+    def issue(self, name: str, stream: str, reads: Sequence[str]) -> tuple[str, ...]:
+        """The ops among ``reads`` that ``name``, next on ``stream``, must still wait for."""
+        known = self._known.setdefault(stream, {})
+        needed = []
+        # The latest first: it may know of the others.
+        for other in sorted(set(reads), key=lambda op: -self._place[op][1]):
+            from_stream, place = self._place[other]
+            if from_stream == stream or known.get(from_stream, -1) >= place:
+                continue
+            needed.append(other)
+            for seen, last in self._behind[other].items():
+                known[seen] = max(known.get(seen, -1), last)
+            known[from_stream] = place
+        place = len(self._place)
+        self._place[name] = (stream, place)
+        self._behind[name] = dict(known)
+        return tuple(needed)
+
+    def same_stream(self, one: str, other: str) -> bool:
+        """Whether both ops were issued on the same stream."""
+        return self._place[one][0] == self._place[other][0]

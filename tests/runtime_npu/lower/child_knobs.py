@@ -1,0 +1,47 @@
+"""Run on the stand-ins: lower all variants of a graph mode, and a model without its join."""
+
+import dataclasses
+import json
+import sys
+
+import small
+import torch_npu  # noqa: F401
+
+from hardware_models.errors import InputError
+from hardware_models.hardware import load_hardware
+from runtime_npu.lower.check import all_differences
+from runtime_npu.lower.child import lower
+from runtime_npu.model import shortcut
+from twin.graph.build import build_step_graph
+from twin.validate import validate_schedule
+
+mode, path, *names = sys.argv[1:]
+hardware = load_hardware("a3-752t")
+answers = {}
+
+
+def answer(name, schedule):
+    validate_schedule(schedule, small.SMALL, hardware)
+    lowered, records = lower(schedule, small.SMALL, rank=1)
+    graph = build_step_graph(schedule, small.SMALL, hardware)
+    found = all_differences(lowered, records, graph, schedule.deployment, 1)
+    answers[name] = {
+        "ops": [dataclasses.asdict(op) for op in lowered],
+        "differences": found,
+    }
+
+
+for name in names:
+    answer(name, small.VARIANTS[mode][name])
+
+base = small.VARIANTS[mode]["base"]
+try:
+    lower(base, dataclasses.replace(small.SMALL, hidden_size=512), rank=1)
+except InputError as error:
+    answers["refused"] = [error.field, error.value]
+
+# The model without its join.
+shortcut.LocalExperts.finish = lambda self, issue, ticket: ticket.rows
+answer("no join", base)
+with open(path, "w") as file:
+    json.dump(answers, file)

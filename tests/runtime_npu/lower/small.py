@@ -1,0 +1,119 @@
+"""Small steps for lowering: every kind of op at two dies, and one change a knob."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from twin.deployment import Deployment, RoleDeployment
+from twin.models import load_model
+from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
+from twin.workload import Workload
+
+# Exchanges of experts have at least 1,024 columns.
+SMALL = replace(load_model("tiny"), name="small", hidden_size=1024)
+
+ROLE = RoleDeployment(dies=4, o_proj_tp=2, dense_tp=2, ep=4, lm_head_tp=2)
+TWO_STREAMS = Schedule(
+    format=1,
+    model="small",
+    workload=Workload(phase="decode", global_batch=8, kv_tokens=300, next_n=1, acceptance=0.5),
+    deployment=Deployment(
+        hardware="a3-752t",
+        quantisation="w8a8",
+        graph_mode="ge_graph",
+        roles={"colocated": ROLE},
+    ),
+    stages=(
+        Stage(name="first", ends_after="attention.0.post_norm", streams={"main": CoreLimit()}),
+        Stage(
+            name="second",
+            streams={"main": CoreLimit(aic=16, aiv=32), "moe": CoreLimit(aic=8, aiv=16)},
+            join="add",
+        ),
+    ),
+    prefetch=(
+        Prefetch(weight="moe.router", after="attention.0.o_proj", bytes=1000),
+        Prefetch(weight="dense.0.gate_up", after="attention.0.o_proj", bytes=2000),
+        Prefetch(weight="moe.w2", after="moe.router_matmul", bytes=500),
+        Prefetch(weight="attention.1.kv_a", after="dense.0.gate_up", bytes=10**9),
+        Prefetch(weight="next.attention.0.q_a", after="dense.1.down", bytes=3000),
+        Prefetch(weight="lm_head", after="dense.1.down", bytes=4000),
+    ),
+    super_kernel=("first", "second.main", "second.moe"),
+)
+
+
+def with_streams(schedule: Schedule, **streams: CoreLimit) -> Schedule:
+    first, second = schedule.stages
+    return replace(schedule, stages=(first, replace(second, streams={**second.streams, **streams})))
+
+
+def with_role(schedule: Schedule, **sizes: int) -> Schedule:
+    deployment = schedule.deployment
+    role = replace(deployment.roles["colocated"], **sizes)
+    return replace(schedule, deployment=replace(deployment, roles={"colocated": role}))
+
+
+def with_next_n(schedule: Schedule, next_n: int) -> Schedule:
+    acceptance = min(schedule.workload.acceptance, next_n)
+    workload = replace(schedule.workload, next_n=next_n, acceptance=acceptance)
+    return replace(schedule, workload=workload)
+
+
+def with_first_prefetch(schedule: Schedule, **changed: object) -> Schedule:
+    first, *rest = schedule.prefetch
+    return replace(schedule, prefetch=(replace(first, **changed), *rest))  # type: ignore[arg-type]
+
+
+def knobs(base: Schedule) -> Mapping[str, Schedule]:
+    """The base, and schedules that differ from it in one thing."""
+    first, second = base.stages
+    return {
+        "base": base,
+        "cube cores of main": with_streams(base, main=CoreLimit(aic=12, aiv=32)),
+        "vector cores of main": with_streams(base, main=CoreLimit(aic=16, aiv=24)),
+        "cores of moe": with_streams(base, moe=CoreLimit(aic=4, aiv=8)),
+        "no limit on cube cores of moe": with_streams(
+            base, main=CoreLimit(aiv=32), moe=CoreLimit(aiv=16)
+        ),
+        "limit in the first stage": replace(
+            base, stages=(replace(first, streams={"main": CoreLimit(aic=20, aiv=40)}), second)
+        ),
+        "end of the first stage": replace(
+            base, stages=(replace(first, ends_after="attention.0.input_norm"), second)
+        ),
+        "one stream": replace(
+            base,
+            stages=(Stage(name="all", streams={"main": CoreLimit()}),),
+            super_kernel=(),
+        ),
+        "bytes of a prefetch": with_first_prefetch(base, bytes=1001),
+        "weight of a prefetch": with_first_prefetch(base, weight="dense.1.down"),
+        "place of a prefetch": with_first_prefetch(base, after="attention.0.post_norm"),
+        "a prefetch less": replace(base, prefetch=base.prefetch[1:]),
+        "drafts": with_next_n(base, 2),
+        "no drafts": with_next_n(base, 0),
+        "quantisation": replace(base, deployment=replace(base.deployment, quantisation="bf16")),
+        "o_proj_tp": with_role(base, o_proj_tp=4),
+        "dense_tp": with_role(base, dense_tp=1),
+        "lm_head_tp": with_role(base, lm_head_tp=4),
+        "embed_tp": with_role(base, embed_tp=2),
+        "attention_tp": with_role(base, attention_tp=2),
+        "kvp": with_next_n(with_role(base, kvp=2), 0),
+    }
+
+
+SCOPES = {
+    "a scope less": replace(TWO_STREAMS, super_kernel=("first", "second.main")),
+    "no scope": replace(TWO_STREAMS, super_kernel=()),
+}
+CAPTURED = replace(
+    TWO_STREAMS,
+    deployment=replace(TWO_STREAMS.deployment, graph_mode="npugraph_ex"),
+    super_kernel=(),
+)
+VARIANTS = {
+    "ge_graph": {**knobs(TWO_STREAMS), **SCOPES},
+    "npugraph_ex": knobs(CAPTURED),
+}

@@ -1,0 +1,148 @@
+"""The command: full-size steps in both graph modes, refusals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runtime_npu.dryrun as module
+from runtime_npu.dryrun import DryrunOptions, LoweringError, main
+from twin.cli import run as run_command
+from twin.schedule_io import load_schedule, save_schedule
+
+
+def command(*words: str) -> int:
+    return run_command("dryrun", DryrunOptions, main, list(words))
+
+
+def result(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return loaded
+
+
+@pytest.mark.usefixtures("standins")
+def test_the_recipes_full_size_step_is_lowered_as_scheduled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("rank=37", f"output={tmp_path}") == 0
+    found = result(tmp_path)
+    assert found["title"] == "lowered, not executed"
+    assert (found["mode"], found["rank"], found["role"]) == ("ge_graph", 37, "colocated")
+    assert found["differences"] == []
+    ops = {op["name"]: op for op in found["ops"]}
+    calls = Counter(call for op in found["ops"] for call in op["calls"])
+    # Two layers, each with two attentions and one MoE, and two MTP passes.
+    assert calls["MlaPrologV3"] == calls["FusedInferAttentionScore"] == 6
+    assert calls["MoeDistributeDispatchV2"] == calls["MoeDistributeCombineV2"] == 2
+    assert calls["GroupedMatmul"] == 4
+    assert calls["QuantBatchMatmulV3"] == 12
+    router = ops["layer.0.prefetch.moe.router"]
+    assert (router["prefetch_bytes"], router["stream"]) == (18874368, "prefetch")
+    assert router["waits"] == ["layer.0.attention.0.o_proj"]
+    assert ops["layer.1.moe.gmm2"]["scope"] == "layer.1.stage2.moe"
+    assert (ops["layer.1.moe.gmm2"]["aic"], ops["layer.1.moe.gmm2"]["aiv"]) == (8, 16)
+    assert ops["layer.0.dense.0.all_gather"]["group"] == "ranks 32-39"
+    assert ops["mtp.1.lm_head_all_gather"]["group"] == "ranks 32-47"
+    assert ops["layer.0.attention.0.prolog"]["kind"] == "mla_prolog"
+    printed = capsys.readouterr().out
+    assert printed.startswith("lowered, not executed")
+    assert "no difference" in printed
+    assert (tmp_path / "listing.txt").read_text().count("\n") == len(found["ops"]) + 2
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("standins")
+@pytest.mark.parametrize("mode", ["ge_graph", "npugraph_ex"])
+@pytest.mark.parametrize(
+    "name", ["recipe_colocated", "recipe_colocated_c12v24", "recipe_long_context"]
+)
+def test_shipped_decode_schedules_are_lowered_as_scheduled(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    schedule = load_schedule(name)
+    if mode != "ge_graph":
+        schedule = replace(schedule, super_kernel=())
+    save_schedule(schedule, tmp_path / "schedule.yaml")
+    words = [f"schedule={tmp_path}/schedule.yaml", f"mode={mode}", f"output={tmp_path}/run"]
+    assert command(*words) == 0
+    assert result(tmp_path / "run")["mode"] == mode
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("standins")
+def test_all_28_layers_can_be_lowered(tmp_path: Path) -> None:
+    assert command("layers=null", f"output={tmp_path}") == 0
+    assert len([op for op in result(tmp_path)["ops"] if op["name"].endswith(".add")]) == 28
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["schedule=recipe_afd"], "deployment.roles"),
+        (["schedule=recipe_prefill"], "workload.phase"),
+        (["schedule=tiny_colocated"], "deployment.quantisation"),
+        (["mode=npugraph_ex"], "super_kernel"),
+        (["mode=eager"], "mode"),
+        (["rank=128"], "rank"),
+        (["layers=0"], "layers"),
+        (["layers=29"], "layers"),
+    ],
+)
+def test_what_is_not_lowered_is_refused_by_name(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(*words, f"output={tmp_path}") == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_the_wheel_it_exits_4_and_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LONGCAT_TWIN_CACHE", str(tmp_path / "nothing"))
+    assert command(f"output={tmp_path}") == 4
+    assert "-m runtime_npu.standins" in capsys.readouterr().err
+
+
+def answering(answer: dict[str, object] | None) -> Any:
+    def run(_: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        if answer is None:
+            return subprocess.CompletedProcess([], 1, "", "Traceback\nValueError: no\n")
+        Path(json.loads(arguments[0])["answer"]).write_text(json.dumps(answer))
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    return run
+
+
+def test_a_difference_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer: dict[str, object] = {"lowered": [], "records": []}
+    monkeypatch.setattr(module, "run_on_standins", answering(answer))
+    assert command(f"output={tmp_path}") == 1
+    assert "lowered: main[0]: issued nothing" in capsys.readouterr().out
+    assert result(tmp_path)["differences"]
+
+
+def test_a_contract_that_refuses_is_the_users_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusal = {"refused": ["npu_moe_distribute_dispatch_v2.H", "512", "1024 to 8192"]}
+    monkeypatch.setattr(module, "run_on_standins", answering(refusal))
+    assert command(f"output={tmp_path}") == 2
+    assert "1024 to 8192" in capsys.readouterr().err
+
+
+def test_a_lowering_that_fails_says_where_to_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "run_on_standins", answering(None))
+    options = DryrunOptions(schedule="recipe_colocated")
+    with pytest.raises(LoweringError, match=r"ValueError: no .*lowering.log"):
+        main(options, tmp_path)
+    assert "ValueError" in (tmp_path / "lowering.log").read_text()

@@ -1,0 +1,79 @@
+"""Lowering small steps on the real wheel: every knob changes what the hardware is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import SMALL, VARIANTS
+
+from runtime_npu.standins.process import run_on_standins
+
+# One or two of each kind; the nightly run takes all.
+FEW = (
+    "base",
+    "cores of moe",
+    "one stream",
+    "place of a prefetch",
+    "kvp",
+)
+
+
+def lowered(
+    mode: str, names: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    path = folder / "answers.json"
+    done = run_on_standins("child_knobs", [mode, str(path), *names])
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, Any] = json.loads(path.read_text())
+    return answers
+
+
+def check(answers: dict[str, Any], mode: str, names: Sequence[str]) -> None:
+    base = answers["base"]["ops"]
+    for name in names:
+        assert answers[name]["differences"] == [], name
+        assert (answers[name]["ops"] == base) == (name == "base"), name
+    join = f"the step graph has ('layer.{SMALL.num_layers - 1}.moe.combine',)"
+    missed = [line for line in answers["no join"]["differences"] if join in line]
+    # In ge_graph the edges of the graph join the streams, whatever the model says.
+    assert len(missed) == (1 if mode == "ge_graph" else 2)
+    assert answers["refused"] == ["npu_moe_distribute_dispatch_v2.H (columns of x)", 512]
+
+
+@pytest.mark.usefixtures("standins")
+@pytest.mark.parametrize("mode", VARIANTS)
+def test_a_few_knobs_lower_as_scheduled(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = lowered(mode, FEW, tmp_path, monkeypatch)
+    check(answers, mode, FEW)
+    ops = {op["name"]: op for op in answers["base"]["ops"]}
+    dispatch = ops["layer.0.moe.dispatch"]
+    assert (dispatch["stream"], dispatch["aic"], dispatch["aiv"]) == ("moe", 8, 16)
+    assert dispatch["group"] == "ranks 0-3"
+    assert ops["layer.0.attention.0.all_to_all"]["group"] == "ranks 0-1"
+    assert ops["layer.0.prefetch.moe.router"]["prefetch_bytes"] == 1000
+    # All of kv_a, of which ten times as much was asked for.
+    whole = SMALL.kv_width * SMALL.hidden_size * 2
+    assert ops["layer.0.prefetch.attention.1.kv_a"]["prefetch_bytes"] == whole
+    assert ops["layer.1.add"]["waits"] == ["layer.1.moe.combine"]
+    expected = {
+        "ge_graph": ("layer.0.second.moe", ["MoeDistributeDispatchV2"]),
+        "npugraph_ex": (None, ["npu.npu_moe_distribute_dispatch_v2"]),
+    }
+    assert (dispatch["scope"], dispatch["calls"]) == expected[mode]
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("standins")
+@pytest.mark.parametrize("mode", VARIANTS)
+def test_every_knob_changes_what_is_lowered(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = list(VARIANTS[mode])
+    check(lowered(mode, names, tmp_path, monkeypatch), mode, names)
