@@ -12,6 +12,7 @@ from hardware_models.shapes import is_inside, kind_of
 from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
 from twin.evaluate import Evaluation, latencies
 from twin.graph.build import build_step_graph
+from twin.graph.step_graph import StepGraph
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 
@@ -51,12 +52,7 @@ def evidence_of(
         InputError: the schedule asks for something that is not simulated.
         DeadlockError: the schedule cannot finish.
     """
-    recorder = _Recorder(
-        hardware.name, hardware.parameters, hardware.correlations, hardware.fitted_shapes
-    )
-    build_step_graph(schedule, model, recorder, layers=_LAYERS)
-    # The engine reads the die's own rates when it runs, from the graph.
-    read = [p for p in hardware if p.name in recorder.read or p.name in _ENGINE_READS]
+    read = parameters_read(schedule, model, hardware)
     base = latencies(schedule, model, [hardware], options)[0]
 
     def moves(parameter: Parameter) -> bool:
@@ -69,6 +65,35 @@ def evidence_of(
         if any(moves(p) for p in read if p.evidence == evidence):
             return evidence
     return max((p.evidence for p in read), key=EVIDENCE_FROM_WEAKEST.index)
+
+
+def parameters_read(schedule: Schedule, model: ModelSpec, hardware: Hardware) -> list[Parameter]:
+    """The die's parameters that a step asks for, in the die's order.
+
+    Raises:
+        InputError: the schedule asks for something that is not simulated.
+    """
+    recorder = _recorder(hardware)
+    build_step_graph(schedule, model, recorder, layers=_LAYERS)
+    # The engine reads the die's own rates when it runs, from the graph.
+    return [p for p in hardware if p.name in recorder.read or p.name in _ENGINE_READS]
+
+
+def kinds_that_read(graph: StepGraph, hardware: Hardware) -> dict[str, tuple[str, ...]]:
+    """For each parameter that ops ask for, the kinds of op that do."""
+    kinds: dict[str, set[str]] = {}
+    for spec, cores in {(op.spec, op.cores): None for op in graph.ops}:
+        recorder = _recorder(hardware)
+        spec.demand(recorder, cores)
+        for name in recorder.read:
+            kinds.setdefault(name, set()).add(kind_of(spec))
+    return {name: tuple(sorted(found)) for name, found in sorted(kinds.items())}
+
+
+def _recorder(hardware: Hardware) -> _Recorder:
+    return _Recorder(
+        hardware.name, hardware.parameters, hardware.correlations, hardware.fitted_shapes
+    )
 
 
 _ENGINE_READS = ("hbm_read_gbps", "l2_gbps", "l2_usable_bytes", "l2_pollution", "sdma_gbps",

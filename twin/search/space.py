@@ -64,6 +64,15 @@ class Space:
             chosen[name] = levels[place]
         return {name: chosen[name] for name in self.levels}
 
+    def neighbours(self, index: int, name: str) -> list[int]:
+        """The candidates that differ from the one at ``index`` in the knob ``name`` alone."""
+        after = list(self.levels)[list(self.levels).index(name) + 1 :]
+        stride = math.prod(len(self.levels[other]) for other in after)
+        place = index // stride % len(self.levels[name])
+        first = index - place * stride
+        every = range(first, first + stride * len(self.levels[name]), stride)
+        return [other for other in every if other != index]
+
     def check(self) -> None:
         """Refuse knobs that drive what the base schedule does not have.
 
@@ -122,16 +131,20 @@ class Space:
         if not fits.get(drives, True):
             raise InputError(key, drives, "a knob of a colocated decode schedule")
 
-    def schedule(self, index: int) -> Schedule:
+    def schedule(self, index: int, without: str | None = None) -> Schedule:
         """The candidate at ``index``; its rules are not checked yet.
+
+        The knob ``without`` is not turned: what it drives is as in the base.
 
         Raises:
             InputError: the dies cannot be split in the chosen ratio.
         """
         choice = self.choice(index)
         total = int(cast(float, choice[DIES])) if DIES in choice else (*self.dies, None)[0]
-        schedule = with_dies(self.base, total)
+        schedule = self.base if without == DIES else with_dies(self.base, total)
         for name, knob in self.knobs.items():
+            if name == without:
+                continue
             schedule = self._apply(schedule, knob, choice[name])
         return schedule
 
