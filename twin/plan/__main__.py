@@ -11,6 +11,7 @@ from hardware_models.errors import InfeasibleError
 from twin.cli import run
 from twin.plan.capacity import run_capacity
 from twin.plan.config import PlanConfig, Scenario
+from twin.plan.mtp import run_mtp
 from twin.plan.outcome import Outcome
 from twin.plan.page import write_plan_report
 from twin.plan.setting import Setting, setting_of
@@ -21,6 +22,7 @@ from twin.search.pool import Workers, available_cpus
 PACKAGES = ("numba",)
 SCENARIOS: Mapping[Scenario, Callable[[Setting], Outcome]] = {
     "capacity": run_capacity,
+    "mtp": run_mtp,
 }
 
 
