@@ -60,6 +60,7 @@ def test_the_order_is_that_of_the_slow_end_and_not_of_the_prediction() -> None:
     for each in ranked:
         factors = SkewRun(MODEL, HARDWARE)(SPACE.schedule(each.index))
         assert factors is not None
+        assert each.skew is not None
         assert each.skew == pytest.approx(np.mean(factors) - 1)
         assert each.skew > 0
         pairs = [us * factor for us in drawn[:, ties.index(each.index)] for factor in factors]
