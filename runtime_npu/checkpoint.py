@@ -88,7 +88,11 @@ class Checkpoint:
 
         The router's tensors and scales are fp32, int8 stays int8.
         """
-        tensor: torch.Tensor = self._open[self._file_of[name]].get_slice(name)[part or ...]
+        # Opened anew: a mapped file's pages count as this process's memory while it is open.
+        with safe_open(self._folder / self._file_of[name], framework="pt") as file:
+            return self._converted(name, file.get_slice(name)[part or ...], dtype)
+
+    def _converted(self, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if name.endswith((*ROUTER_TENSORS, SCALE)):
             dtype = torch.float32
         elif tensor.dtype == torch.int8:
