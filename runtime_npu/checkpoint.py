@@ -115,6 +115,7 @@ class Checkpoint:
             except FileNotFoundError:
                 raise InputError("weight_map", file, "a file of the folder", str(path)) from None
             except (SafetensorError, OSError) as error:
+                _refuse_truncated(path)
                 raise InputError(
                     "file", str(error), "a whole safetensors file", str(path)
                 ) from None
@@ -180,6 +181,28 @@ class Checkpoint:
 
     def _type(self, name: str) -> str:
         return str(self._open[self._file_of[name]].get_slice(name).get_dtype())
+
+
+def _refuse_truncated(path: Path) -> None:
+    """Name the first tensor that a file ends in or before, where its header can be read.
+
+    Raises:
+        InputError: there is one.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if length < path.stat().st_size else {}
+        held = path.stat().st_size - 8 - length
+        spans = {name: entry["data_offsets"] for name, entry in header.items() if name[0] != "_"}
+        late = {name: (int(b), int(e)) for name, (b, e) in spans.items() if int(e) > held}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return  # no header: there is no tensor to name
+    if late:
+        name, (begin, end) = min(late.items(), key=lambda item: item[1])
+        raise InputError(
+            name, f"{max(0, held - begin)} bytes", f"all {end - begin} (truncated file)", str(path)
+        )
 
 
 def _stored_type(declared: str | None) -> str | None:

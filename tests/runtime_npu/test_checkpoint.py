@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from oracle import SPECS, TOLERANCE, error, oracle_run, our_model, our_run, prompts_of, spec
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from hardware_models.errors import InputError
@@ -148,6 +149,21 @@ def test_truncated_file(folder: Path, kept: float) -> None:
     data = file.read_bytes()
     file.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
     assert refused(folder).source == str(file)
+
+
+def test_the_tensor_that_a_file_ends_in_is_named(folder: Path) -> None:
+    file = folder / "model-00002-of-00003.safetensors"
+    with safe_open(file, framework="pt") as opened:
+        names = set(opened.keys())
+    data = file.read_bytes()
+    file.write_bytes(data[:-1])
+    last = refused(folder)
+    assert last.field in names
+    assert "truncated" in str(last)
+    file.write_bytes(data[: 8 + int.from_bytes(data[:8], "little")])
+    first = refused(folder)
+    assert first.field in names - {last.field}
+    assert first.value == "0 bytes"
 
 
 def test_missing_file(folder: Path) -> None:
