@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hardware_models.errors import InfeasibleError
 from twin.cli import run
+from twin.plan.afd_or_not import run_afd_or_not
 from twin.plan.capacity import run_capacity
 from twin.plan.config import PlanConfig, Scenario
 from twin.plan.mtp import run_mtp
@@ -23,6 +24,7 @@ PACKAGES = ("numba",)
 SCENARIOS: Mapping[Scenario, Callable[[Setting], Outcome]] = {
     "capacity": run_capacity,
     "mtp": run_mtp,
+    "afd_or_not": run_afd_or_not,
 }
 
 
