@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 COMMANDS = [
     "twin.search",
+    "twin.plan",
     "twin.simulate",
     "twin.launch",
     "calibration.compare",
@@ -42,6 +43,7 @@ def test_the_wheel_holds_data_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for needed in (
         "scenarios/search.yaml",
+        "scenarios/plan.yaml",
         "scenarios/run.yaml",
         "scenarios/launch_export.yaml",
         "scenarios/scenario/afd.yaml",
@@ -50,6 +52,8 @@ def test_the_wheel_holds_data_and_no_tests(wheel: Path) -> None:
         "calibration/measurements/longcat_end_to_end.csv",
         "calibration/priors/a3-752t.steps.yaml",
         "twin/report/templates/report.html.j2",
+        "twin/report/templates/plan.html.j2",
+        "twin/report/templates/style.css.j2",
         "calibration/profiles/templates/diagnosis.html.j2",
         "scenarios/diagnose.yaml",
         "twin/py.typed",
@@ -74,6 +78,7 @@ def test_help_works_from_anywhere_and_lists_the_keys(module: str, tmp_path: Path
 def test_planning_never_imports_torch() -> None:
     modules = [
         "twin.search.__main__",
+        "twin.plan.__main__",
         "twin.simulate",
         "twin.launch.__main__",
         "calibration.compare",

@@ -83,7 +83,7 @@ def run_afd_or_not(setting: Setting) -> Outcome:
             "A:F",
             "AFD saves",
             "80%",
-            "AFD wins in",
+            "P(AFD wins)",
             "verdict",
         ],
         cells=[_cells(row) for row in rows],

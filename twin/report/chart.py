@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 420.0, 220.0
 _COLOURS = ("#2f6fb2", "#c0562b", "#3d9970", "#8e5ea2")
-_TICKS = 4
+_TICKS = 5  # at most, beside 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +101,19 @@ def line_chart(
         title=title,
         x_label=x_label,
         places=tuple((at, place) for place, at in x.items()),
-        ticks=tuple(
-            (y(low + span * i / _TICKS), f"{low + span * i / _TICKS:.3g}")
-            for i in range(_TICKS + 1)
-        ),
+        ticks=tuple((y(tick), f"{tick:g}") for tick in _ticks(low, high)),
         lines=tuple(
             Line(line.label, _COLOURS[at % len(_COLOURS)], tuple(map(mark, line.values)))
             for at, line in enumerate(series)
         ),
         level=None if level is None else (y(level[0]), level[1]),
     )
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Multiples within the ends of the finest of 1, 2, 5 times a power of ten that fits."""
+    span = (high - low) or 1.0
+    power = 10.0 ** math.floor(math.log10(span / _TICKS))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power * _TICKS >= span * (1 - 1e-12))
+    ends = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{i * step:.10g}") for i in range(ends[0], ends[1] + 1)]
