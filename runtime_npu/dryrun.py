@@ -20,6 +20,7 @@ from hardware_models.hardware import load_hardware
 from runtime_npu.lower.check import all_differences
 from runtime_npu.lower.listing import TITLE, listing, outside_and_first
 from runtime_npu.lower.lowered import LoweredOp
+from runtime_npu.parallel.groups import place_of
 from runtime_npu.record import OpRecord
 from runtime_npu.standins.process import run_on_standins
 from twin.cli import run as run_command
@@ -32,6 +33,10 @@ from twin.validate import validate_schedule
 
 COMMAND = "runtime_npu.dryrun"
 Mode = Literal["ge_graph", "npugraph_ex"]
+
+
+AFD = (None, "sdma_pairs")
+"""Transports that are lowered; ``None``: the roles are colocated."""
 
 
 class DifferenceError(TwinError):
@@ -97,11 +102,11 @@ def dry_run(options: DryrunOptions, folder: Path) -> DryRun:
 
 
 def _check_lowered(schedule: Schedule, source: str) -> None:
-    """Refuse by name what is not lowered yet, instead of leaving it out."""
+    """Refuse by name what is not lowered, instead of leaving it out."""
     deployment = schedule.deployment
     for field, value, allowed in (
         ("workload.phase", schedule.workload.phase, ("decode",)),
-        ("deployment.roles", sorted(deployment.roles), (["colocated"],)),
+        ("deployment.afd.transport", deployment.afd and deployment.afd.transport, AFD),
         ("deployment.quantisation", deployment.quantisation, ("bf16", "w8a8")),
         ("deployment.graph_mode", deployment.graph_mode, ("ge_graph", "npugraph_ex")),
         ("moe.redundant_experts", schedule.moe.redundant_experts, (0,)),
@@ -127,7 +132,9 @@ def _lower(
     answer.unlink()
     if "refused" in said:
         raise InputError(*said["refused"])
-    lowered = [LoweredOp(**{**op, **_tuples(op, "calls", "waits")}) for op in said["lowered"]]
+    lowered = [
+        LoweredOp(**{**op, **_tuples(op, "calls", "glue", "waits")}) for op in said["lowered"]
+    ]
     records = [OpRecord(**{**record, **_tuples(record, "waits")}) for record in said["records"]]
     return lowered, records
 
@@ -167,7 +174,7 @@ def _payload(options: DryrunOptions, result: DryRun) -> dict[str, object]:
         "title": TITLE,
         "mode": result.schedule.deployment.graph_mode,
         "rank": options.rank,
-        "role": result.schedule.deployment.attention_role,
+        "role": place_of(result.schedule.deployment, options.rank).role,
         "ops": ops,
         "differences": list(result.differences),
     }

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import override
 
 from runtime_npu.backends.base import PrefillInputs, PrologWeights
 from runtime_npu.backends.npu_ffn import NpuFfn
-from runtime_npu.backends.npu_issue import Namer, not_here
+from runtime_npu.backends.npu_issue import Listener, Namer, not_here
 from runtime_npu.backends.npu_order import Order
 from runtime_npu.kv_cache import LatentCache
-from runtime_npu.npu import attention_ops, matmul_ops, vector_ops
+from runtime_npu.npu import attention_ops, matmul_ops, transfer_ops, vector_ops
 from runtime_npu.npu.forms import Forms
 from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.parallel.link import Link
@@ -32,10 +33,11 @@ class NpuBackend(NpuFfn):
         forms: Forms,
         order: Order,
         communicator_name: Namer,
-        on_launch: Callable[[str], None] = lambda name: None,
+        listener: Listener,
     ) -> None:
-        super().__init__(forms, order, communicator_name, on_launch)
+        super().__init__(forms, order, communicator_name, listener)
         self._heads_first: Any = WeakIdKeyDictionary()
+        self._transfers: dict[tuple[int, bool], int] = {}
 
     # ---- outside the layers, norms ----
 
@@ -238,8 +240,21 @@ class NpuBackend(NpuFfn):
 
     @override
     def send(self, x: torch.Tensor, link: Link) -> None:
-        raise not_here("AFD")
+        self._read(x)
+        transfer_ops.send(x, link.peer, self._tag(link, sends=True))
+        self._wrote(x)
 
     @override
     def receive(self, shape: Sequence[int], dtype: torch.dtype, link: Link) -> torch.Tensor:
-        raise not_here("AFD")
+        tag = self._tag(link, sends=False)
+        return self._wrote(transfer_ops.receive(shape, dtype, link.peer, tag))
+
+    def _tag(self, link: Link, *, sends: bool) -> int:
+        """A number of its own for each transfer of a pass, the same at both ends.
+
+        FFN ranks come last, so that the rank that sends up is an attention rank.
+        """
+        goes_up = sends == (link.peer > dist.get_rank())
+        number = self._transfers.get((link.peer, sends), 0)
+        self._transfers[link.peer, sends] = number + 1
+        return 2 * number + (0 if goes_up else 1)

@@ -23,11 +23,20 @@ Namer = Callable[[Communicator], str]
 """HCCL's name of a group."""
 
 
+class Listener:
+    """Is told where the calls of each op begin and end; this one does not listen."""
+
+    def launched(self, name: str) -> None:
+        """Calls from here on are those of op ``name``, a prefetch too."""
+
+    def done(self) -> None:
+        """Its last call was made: what follows only brings its result to the next op."""
+
+
 class NpuIssue(Backend):
     """Where ops are issued; the ops themselves are its subclasses'.
 
     ``order`` says how the graph mode is told of streams, limits, scopes and waits.
-    ``on_launch`` is told the name of every op, a prefetch too, before its calls.
     """
 
     def __init__(
@@ -35,13 +44,13 @@ class NpuIssue(Backend):
         forms: Forms,
         order: Order,
         communicator_name: Namer,
-        on_launch: Callable[[str], None] = lambda name: None,
+        listener: Listener,
     ) -> None:
         super().__init__()
         self._forms = forms
         self._order = order
         self._communicator_name = communicator_name
-        self._on_launch = on_launch
+        self._listener = listener
         self._written_on: Any = WeakIdKeyDictionary()
         self._output: torch.Tensor | None = None
 
@@ -65,7 +74,7 @@ class NpuIssue(Backend):
 
     @override
     def launch(self, name: str, kind: str) -> Event:
-        self._on_launch(name)
+        self._listener.launched(name)
         return super().launch(name, kind)
 
     @override
@@ -87,8 +96,9 @@ class NpuIssue(Backend):
         self._order.signal(after.after)
         with self._order.stream(PREFETCH_STREAM), self._order.super_kernel(None):
             self._order.wait(after.after)
-            self._on_launch(name)
+            self._listener.launched(name)
             asked = vector_ops.prefetch(form, self._output, max_bytes)
+            self._listener.done()
         self.recorder.prefetch(name, after, asked)
 
     def _read(self, *tensors: torch.Tensor) -> None:
@@ -100,6 +110,7 @@ class NpuIssue(Backend):
     def _wrote(self, tensor: torch.Tensor) -> torch.Tensor:
         self._written_on[tensor] = self._order.current
         self._output = tensor
+        self._listener.done()
         return tensor
 
 

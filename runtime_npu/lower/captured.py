@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hardware_models.errors import TwinError
 from runtime_npu.lower.groups import group_of_call
-from runtime_npu.lower.lowered import LoweredOp, one
-from runtime_npu.lower.trace import Traced, op_of
+from runtime_npu.lower.lowered import LoweredOp, one, unplanned
+from runtime_npu.lower.trace import Traced, is_glue, op_of
 from runtime_npu.npu.compiler import compiler_config
 from runtime_npu.record import MAIN_STREAM
 from twin.graph.step_graph import PREFETCH_STREAM
@@ -25,6 +24,7 @@ SILENT = frozenset(
         "getitem",
         "get_stream_limit",
         "_c10d_functional.wait_tensor",
+        "aten.empty",
         "empty",
         "npu._npu_fused_infer_attention_score_v2_get_max_workspace",
         *(
@@ -79,10 +79,6 @@ def _captured() -> Iterator[list[Any]]:
         concrete.optimize_graph_without_runtime = optimise
 
 
-class UnnamedError(TwinError):
-    """A call in the graph that no op of the step made: our own fault."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Launch:
     """One call that launches something, and what was in force."""
@@ -117,13 +113,14 @@ class _Reader:
         self._asked: dict[torch.fx.Node, str] = {}
         self._events: dict[str, str] = {}
         self._ops: dict[str, list[_Launch]] = {}
+        self._glue: dict[str, list[str]] = {}
 
     def read(self, graph: torch.fx.Graph) -> list[LoweredOp]:
         """The ops of ``graph``."""
         for node in graph.nodes:
             if node.op == "call_function":
                 self._call(node)
-        return [_op(name, launches) for name, launches in self._ops.items()]
+        return [_op(name, own, self._glue.get(name, ())) for name, own in self._ops.items()]
 
     def _call(self, node: torch.fx.Node) -> None:
         name = _call_name(node)
@@ -168,9 +165,11 @@ class _Reader:
         stream, name = self._stream(label), op_of(node)
         if name is None:
             # torchair puts another form of the op in its place, and forgets whose it was.
-            if not self._forgotten.get(call):
-                raise UnnamedError(f"{call} belongs to no op of the step")
-            name = self._forgotten[call].popleft()
+            forgotten = self._forgotten.get(call)
+            name = forgotten.popleft() if forgotten else unplanned(call, len(self._ops))
+        if is_glue(node):
+            self._glue.setdefault(name, []).append(call)
+            return
         waits, stream.waits = tuple(stream.waits), []
         stream.last = name
         limit = stream.limits[-1] if stream.limits else (None, None)
@@ -178,7 +177,7 @@ class _Reader:
         self._ops.setdefault(name, []).append(launch)
 
 
-def _op(name: str, launches: list[_Launch]) -> LoweredOp:
+def _op(name: str, launches: Sequence[_Launch], glue: Sequence[str]) -> LoweredOp:
     stream = one(name, "streams", (launch.stream for launch in launches))
     limit = one(name, "core limits", (launch.limit for launch in launches))
     aic, aiv = (None, None) if stream == PREFETCH_STREAM else limit
@@ -186,6 +185,7 @@ def _op(name: str, launches: list[_Launch]) -> LoweredOp:
     return LoweredOp(
         name=name,
         calls=tuple(launch.call for launch in launches),
+        glue=tuple(glue),
         stream=stream,
         aic=aic,
         aiv=aiv,

@@ -9,22 +9,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
-from runtime_npu.batch import Step
 from runtime_npu.lower.captured import lower_captured
 from runtime_npu.lower.ge import lower_ge
 from runtime_npu.lower.lowered import LoweredOp
 from runtime_npu.lower.step import decode_step, pretend_world
 from runtime_npu.lower.trace import Names, trace
-from runtime_npu.model.longcat import StepOutput
 from runtime_npu.record import OpRecord
 from twin.model_spec import ModelSpec
 from twin.models import load_model
@@ -43,20 +39,9 @@ def lower(
     hardware = load_hardware(schedule.deployment.hardware)
     pretend_world(schedule.deployment.total_dies, rank)
     mode, names = FakeTensorMode(), Names()
-    step = decode_step(schedule, spec, hardware, rank, mode, names.launched)
+    step = decode_step(schedule, spec, hardware, rank, mode, names)
 
-    def outputs(output: StepOutput) -> Sequence[torch.Tensor]:
-        return output.tokens, output.hidden
-
-    traced = [
-        trace(lambda: outputs(step.model(step.main, step.cache)), step.forms.inputs, mode, names)
-    ]
-    for number, draft in enumerate(step.drafts):
-
-        def run_draft(number: int = number, draft: Step = draft) -> Sequence[torch.Tensor]:
-            return outputs(step.model.draft(number, draft, step.hidden, step.cache))
-
-        traced.append(trace(run_draft, step.forms.inputs, mode, names))
+    traced = [trace(run, step.forms.inputs, mode, names) for run in step.passes]
     lower_one = lower_ge if schedule.deployment.graph_mode == "ge_graph" else lower_captured
     lowered = [op for graph in traced for op in lower_one(graph, mode)]
     return lowered, step.backend.recorder.take()

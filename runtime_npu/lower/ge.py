@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from runtime_npu.lower.groups import group_of_text
-from runtime_npu.lower.lowered import Clocks, LoweredOp, one
-from runtime_npu.lower.trace import Traced, op_of
+from runtime_npu.lower.groups import group_of_text, peer_label
+from runtime_npu.lower.lowered import Clocks, LoweredOp, one, unplanned
+from runtime_npu.lower.trace import Traced, is_glue, op_of
 from runtime_npu.npu.compiler import compiler_config
 from runtime_npu.record import MAIN_STREAM
 from twin.graph.step_graph import PREFETCH_STREAM
 
-FRAMEWORK = frozenset(("Data", "Const", "NetOutput", "Fill", "Identity", "Reshape"))
+FRAMEWORK = frozenset(("Data", "Const", "NetOutput", "Fill", "Empty", "Identity", "Reshape"))
 """Nodes that move or compute nothing of their own; casts of them are of empty inputs."""
 
 
@@ -27,15 +27,17 @@ def lower_ge(traced: Traced, mode: FakeTensorMode) -> list[LoweredOp]:
     backend = torchair.get_npu_backend(compiler_config=compiler_config("ge_graph"))
     with _captured() as captured, mode, torch.no_grad():
         backend(traced.graph, list(traced.inputs))
-    return _read(captured.graph.op, captured.owners)
+    return _read(captured)
 
 
 class _Captured:
-    """``graph`` as converted; ``owners`` are the op names of its nodes."""
+    """``graph`` as converted; ``owners`` are the op names of its nodes, some of them glue."""
 
     def __init__(self) -> None:
         self.graph: Any = None
         self.owners: dict[str, str] = {}
+        self.glue: set[str] = set()
+        self.sources: dict[str, set[str]] = {}
 
 
 @contextmanager
@@ -61,6 +63,8 @@ def _captured() -> Iterator[_Captured]:
         for made in self.graph.op[first:]:
             if name is not None:
                 captured.owners[made.name] = name
+            if is_glue(node):
+                captured.glue.add(made.name)
 
     concrete.converter_context = noting
     compatibility.is_cann_compat = lambda *_, **__: ""
@@ -71,19 +75,38 @@ def _captured() -> Iterator[_Captured]:
         compatibility.is_cann_compat = is_known
 
 
-def _read(nodes: Any, owners: dict[str, str]) -> list[LoweredOp]:
+def _read(captured: _Captured) -> list[LoweredOp]:
+    nodes, owners = captured.graph.op, captured.owners
+    captured.sources = {node.name: _sources(node) for node in nodes}
+    silent = {node.name for node in nodes if node.type in FRAMEWORK}
+    empty = {node.name for node in nodes if node.type in FRAMEWORK - {"Data"}}
+    silent |= {n.name for n in nodes if n.type == "Cast" and captured.sources[n.name] <= empty}
     by_op: dict[str, list[Any]] = {}
-    for node in nodes:
-        name = owners.get(node.name)
-        if name is not None:
-            by_op.setdefault(name, []).append(node)
-    silent = {node.name for node in nodes if node.type in FRAMEWORK - {"Data"}}
-    silent |= {n.name for n in nodes if n.type == "Cast" and _sources(n) <= silent}
+    for number, node in enumerate(nodes):
+        if node.name not in owners and node.name not in silent:
+            owners[node.name] = unplanned(node.type, number)
+        if node.name in owners:
+            by_op.setdefault(owners[node.name], []).append(node)
     clocks = Clocks()
     return [
-        _op(name, own, [n for n in own if n.name not in silent] or own, owners, clocks)
+        _op(name, [n for n in own if n.name not in silent] or own, own, captured, clocks)
         for name, own in by_op.items()
     ]
+
+
+def _reads(nodes: list[Any], captured: _Captured) -> set[str]:
+    """The ops whose results ``nodes`` read, glue between them left out."""
+    open_nodes = [node.name for node in nodes if node.name not in captured.glue]
+    seen: set[str] = set()
+    read: set[str] = set()
+    while open_nodes:
+        for source in captured.sources[open_nodes.pop()] - seen:
+            seen.add(source)
+            if source in captured.glue:
+                open_nodes.append(source)
+            elif source in captured.owners:
+                read.add(captured.owners[source])
+    return read
 
 
 def _sources(node: Any) -> set[str]:
@@ -92,23 +115,20 @@ def _sources(node: Any) -> set[str]:
 
 
 def _op(
-    name: str, nodes: list[Any], telling: list[Any], owners: dict[str, str], clocks: Clocks
+    name: str, telling: list[Any], nodes: list[Any], captured: _Captured, clocks: Clocks
 ) -> LoweredOp:
     """The op of ``nodes``, of which ``telling`` do something."""
-    stream = one(name, "streams", map(_stream, telling))
-    scope = one(name, "scopes", map(_scope, telling))
-    aic, aiv = one(name, "core limits", map(_limit, telling))
-    reads = [
-        owners[source]
-        for node in nodes
-        for source in sorted(_sources(node))
-        if owners.get(source, name) != name
-    ]
+    own = [node for node in telling if node.name not in captured.glue]
+    stream = one(name, "streams", map(_stream, own))
+    scope = one(name, "scopes", map(_scope, own))
+    aic, aiv = one(name, "core limits", map(_limit, own))
+    reads = sorted(_reads(nodes, captured) - {name})
     is_prefetch = stream == PREFETCH_STREAM
     waits = clocks.issue(name, stream, reads)
     return LoweredOp(
         name=name,
-        calls=tuple(node.type for node in telling),
+        calls=tuple(node.type for node in own),
+        glue=tuple(node.type for node in telling if node.name in captured.glue),
         stream=stream,
         aic=None if is_prefetch else aic,
         aiv=None if is_prefetch else aiv,
@@ -140,4 +160,7 @@ def _limit(node: Any) -> tuple[int | None, int | None]:
 
 
 def _group(node: Any) -> str | None:
+    for peer in ("dest_rank", "src_rank"):
+        if peer in node.attr:
+            return peer_label(node.attr[peer].i)
     return group_of_text(_text(node, "group") or _text(node, "group_ep"))

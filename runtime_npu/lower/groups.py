@@ -11,12 +11,18 @@ import torch
 
 _NAMED = ("group_name", "group_ep", "group")
 _LISTED = ("rank_list", "ranklist", "ranks")
+_PEERS = ("dst", "src")
 _RANKS = re.compile(r"rank_list=([\d,]+)")
 
 
 def ranks_label(ranks: Sequence[int]) -> str:
     """``ranks 0-7``; all groups are consecutive ranks."""
     return f"ranks {ranks[0]}-{ranks[-1]}"
+
+
+def peer_label(rank: int) -> str:
+    """``rank 64``: the other end of a transfer."""
+    return f"rank {rank}"
 
 
 def group_of_text(text: str) -> str | None:
@@ -33,6 +39,9 @@ def group_of_call(node: torch.fx.Node) -> str | None:
         return None
     names = [argument.name for argument in node.target._schema.arguments]
     given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    for name in _PEERS:
+        if isinstance(given.get(name), int):
+            return peer_label(given[name])
     for name in _LISTED:
         if given.get(name):
             return ranks_label(given[name])

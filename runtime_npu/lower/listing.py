@@ -11,7 +11,10 @@ HEADINGS = ("op", "stream", "cores", "scope", "becomes")
 
 
 def listing(lowered: Sequence[LoweredOp]) -> list[str]:
-    """A title, headings and a line an op; waits, groups and sizes stand at its end."""
+    """A title, headings and a line an op; waits, groups and sizes stand at its end.
+
+    ``(+ Transpose)`` brings the op's result to the next one, and is in no step graph.
+    """
     rows = [HEADINGS, *(_columns(op) for op in lowered)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     notes = ["", *(_notes(op) for op in lowered)]
@@ -31,7 +34,8 @@ def _columns(op: LoweredOp) -> tuple[str, str, str, str, str]:
     cores = "all" if op.aic is None else f"c{op.aic}v{op.aiv}"
     if op.prefetch_bytes:
         cores = "none"
-    return op.name, op.stream, cores, op.scope or "-", ", ".join(op.calls)
+    glue = [f"(+ {call})" for call in op.glue]
+    return op.name, op.stream, cores, op.scope or "-", ", ".join((*op.calls, *glue))
 
 
 def _notes(op: LoweredOp) -> str:

@@ -16,12 +16,14 @@ T = TypeVar("T")
 class LoweredOp:
     """An op in the lowered graph: ``calls`` are its nodes there, in order.
 
+    ``glue`` are those that bring its result to the next op, and that no step graph has.
     ``aic`` and ``aiv`` are the core limit (``None``: all cores), ``waits`` the ops of other
     streams that its stream waits for before it, ``group`` the ranks that it talks to.
     """
 
     name: str
     calls: tuple[str, ...]
+    glue: tuple[str, ...]
     stream: str
     aic: int | None
     aiv: int | None
@@ -58,6 +60,11 @@ def one(name: str, what: str, values: Iterable[T]) -> T:
     if len(distinct) != 1:
         raise MixedError(f"{name}: {what} are {sorted(map(str, distinct))}")
     return distinct.pop()
+
+
+def unplanned(call: str, number: int) -> str:
+    """A name for a call that no op of the step made, so that the comparison shows it."""
+    return f"unplanned.{number}.{call}"
 
 
 class Clocks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 
@@ -12,11 +12,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hardware_models.hardware import Hardware
 from runtime_npu.backends.npu import NpuBackend
+from runtime_npu.backends.npu_issue import Listener
 from runtime_npu.backends.npu_order import CapturedOrder, GeOrder
 from runtime_npu.batch import Batch, Packer, Step
 from runtime_npu.generate import rank_blocks
 from runtime_npu.kv_cache import KvCache
 from runtime_npu.lower.groups import ranks_label
+from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.npu.forms import Forms, bind_weights
 from runtime_npu.parallel.layout import Layout, last_rows
@@ -38,17 +40,21 @@ def pretend_world(ranks: int, rank: int) -> None:
     dist.init_process_group("fake", store=store, rank=rank, world_size=ranks)
 
 
+Place = Callable[[torch.Tensor], torch.Tensor]
+Pass = Callable[[], Sequence[torch.Tensor]]
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """A rank's step, ready to be traced; ``forms.inputs`` are the graph's inputs."""
+    """A rank's step, ready to be traced.
 
-    model: LongcatFlash
+    ``passes`` are the main one and those that draft, each a graph of its own; they reach
+    ``forms.inputs`` by themselves and give what a graph must compute.
+    """
+
     backend: NpuBackend
-    cache: KvCache
-    main: Step
-    drafts: tuple[Step, ...]
-    hidden: torch.Tensor
     forms: Forms
+    passes: tuple[Pass, ...]
 
 
 def decode_step(
@@ -57,78 +63,121 @@ def decode_step(
     hardware: Hardware,
     rank: int,
     mode: FakeTensorMode,
-    on_launch: Callable[[str], None],
+    listener: Listener,
 ) -> DecodeStep:
     """Build the step of ``rank``; the world must be pretended by now.
 
     Every sequence has the workload's KV length, and runs its last token and its drafts.
     """
-    deployment, workload = schedule.deployment, schedule.workload
+    deployment = schedule.deployment
     world = World(deployment, rank)
     order = (GeOrder if deployment.graph_mode == "ge_graph" else CapturedOrder)(hardware)
     forms = Forms()
-    backend = NpuBackend(forms, order, lambda group: ranks_label(group.members), on_launch)
-    with mode:  # so that the model may take views of its weights while it is traced
-        model = LongcatFlash(
-            spec,
-            backend,
-            layer_plan(schedule, world.place.role),
-            world,
-            dtype=DTYPE,
-            next_n=workload.next_n,
-        )
+    backend = NpuBackend(forms, order, lambda group: ranks_label(group.members), listener)
+    kind = FfnDie if world.place.role == "ffn" else LongcatFlash
 
     def place(host: torch.Tensor) -> torch.Tensor:
         with mode:
             return torch.empty(host.shape, dtype=host.dtype, device="npu")
 
-    with mode:
-        bind_weights(forms, model, place)
-    sequences = workload.global_batch
-    rows = [[0] * workload.rows_per_sequence] * sequences
-    lengths = [workload.kv_tokens + len(rows[0]) + workload.next_n] * sequences
-    layout = Layout(deployment, sequences)
-    held = layout.held(layout.group_of(rank))
-    with torch.device("meta"):
-        cache = KvCache(
+    with mode:  # so that the model may take views of its weights while it is traced
+        model = kind(
             spec,
-            sequences=len(held),
-            blocks=rank_blocks(deployment, rank, lengths, None),
+            backend,
+            layer_plan(schedule, world.place.role),
+            world,
             dtype=DTYPE,
-            mtp_passes=workload.next_n,
+            next_n=schedule.workload.next_n,
         )
-    for attention in cache.attentions:
-        for half in (attention.latent, attention.rope):
-            forms.bind(half, place(half.unsqueeze(2)))
-
-    table = rope_table(spec, max(lengths), DTYPE)
-    packer = Packer(layout, rank, cache, table, sampling=None, vocab_size=spec.vocab_size)
-    parts = layout.parts("decode", [len(own) for own in rows])
-    last = last_rows(layout, parts, [len(own) for own in rows], len(rows[0]))
-    main = packer.pack("decode", rows, [workload.kv_tokens] * sequences, parts, last)
-    drafts = [packer.follow(main, rows, parts) for _ in range(workload.next_n)]
-    for batch in {id(b): b for step in (main, *drafts) for b in step.batches}.values():
-        _bind_batch(forms, batch, place)
-        if deployment.graph_mode == "ge_graph":
-            # One graph for all steps: only what is captured anew may know the lengths.
-            numbers = torch.tensor(batch.kv_lengths)
-            forms.bind_lengths(batch.block_table, place(numbers), place(numbers))
-
-    def on_device(step: Step) -> Step:
-        tokens, wanted = place(step.tokens), place(step.last_rows)
-        forms.inputs.extend((tokens, wanted))
-        return replace(step, tokens=tokens, last_rows=wanted)
-
-    hidden = place(torch.empty(sum(main.heights), spec.hidden_size, dtype=DTYPE, device="meta"))
-    forms.inputs.append(hidden)
-    return DecodeStep(
-        model, backend, cache, on_device(main), tuple(map(on_device, drafts)), hidden, forms
-    )
+        bind_weights(forms, model, place)
+    batch = _Batch(schedule, spec, world)
+    if isinstance(model, FfnDie):
+        return DecodeStep(backend, forms, (batch.serve(model),))
+    return DecodeStep(backend, forms, batch.attend(model, forms, place))
 
 
-def _bind_batch(forms: Forms, batch: Batch, place: Callable[[torch.Tensor], torch.Tensor]) -> None:
+class _Batch:
+    """The workload's sequences, as a rank's passes see them."""
+
+    def __init__(self, schedule: Schedule, spec: ModelSpec, world: World) -> None:
+        workload = schedule.workload
+        self._schedule, self._spec, self._world = schedule, spec, world
+        self._rows = [[0] * workload.rows_per_sequence] * workload.global_batch
+        counts = [len(own) for own in self._rows]
+        self._layout = Layout(schedule.deployment, workload.global_batch)
+        self._parts = self._layout.parts("decode", counts)
+        self._last = last_rows(self._layout, self._parts, counts, counts[0])
+
+    def serve(self, model: FfnDie) -> Pass:
+        """The pass of an FFN die, whose results leave by its links."""
+        heights = [part.height for part in self._parts]
+
+        def run() -> Sequence[torch.Tensor]:
+            model("decode", heights)
+            return ()
+
+        return run
+
+    def attend(self, model: LongcatFlash, forms: Forms, place: Place) -> tuple[Pass, ...]:
+        """The main pass of an attention die and its drafts; their tensors are bound."""
+        workload, spec, die = self._schedule.workload, self._spec, self._world.place.number
+        longest = workload.kv_tokens + len(self._rows[0]) + workload.next_n
+        cache = self._cache([longest] * len(self._rows))
+        for attention in cache.attentions:
+            for half in (attention.latent, attention.rope):
+                forms.bind(half, place(half.unsqueeze(2)))
+        table = rope_table(spec, longest, DTYPE)
+        packer = Packer(self._layout, die, cache, table, sampling=None, vocab_size=spec.vocab_size)
+        cached = [workload.kv_tokens] * len(self._rows)
+        main = packer.pack("decode", self._rows, cached, self._parts, self._last)
+        drafts = [packer.follow(main, self._rows, self._parts) for _ in range(workload.next_n)]
+        is_ge = self._schedule.deployment.graph_mode == "ge_graph"
+        for batch in {id(b): b for step in (main, *drafts) for b in step.batches}.values():
+            _bind_batch(forms, batch, place, lengths_on_device=is_ge)
+
+        def on_device(step: Step) -> Step:
+            tokens, wanted = place(step.tokens), place(step.last_rows)
+            forms.inputs.extend((tokens, wanted))
+            return replace(step, tokens=tokens, last_rows=wanted)
+
+        shape = (sum(main.heights), spec.hidden_size)
+        hidden = place(torch.empty(shape, dtype=DTYPE, device="meta"))
+        forms.inputs.append(hidden)
+        first = on_device(main)
+
+        def run_main() -> Sequence[torch.Tensor]:
+            output = model(first, cache)
+            return output.tokens, output.hidden
+
+        def draft(number: int, step: Step) -> Pass:
+            def run() -> Sequence[torch.Tensor]:
+                output = model.draft(number, step, hidden, cache)
+                return output.tokens, output.hidden
+
+            return run
+
+        return run_main, *(draft(n, on_device(step)) for n, step in enumerate(drafts))
+
+    def _cache(self, lengths: Sequence[int]) -> KvCache:
+        world = self._world
+        held = self._layout.held(self._layout.group_of(world.place.number))
+        with torch.device("meta"):
+            return KvCache(
+                self._spec,
+                sequences=len(held),
+                blocks=rank_blocks(world.deployment, world.rank, lengths, None),
+                dtype=DTYPE,
+                mtp_passes=self._schedule.workload.next_n,
+            )
+
+
+def _bind_batch(forms: Forms, batch: Batch, place: Place, *, lengths_on_device: bool) -> None:
     forms.bind(batch.slots, place(batch.slots))
     forms.bind(batch.block_table, place(batch.block_table.to(torch.int32)))
     for table in (batch.rope.cos, batch.rope.sin):
         # Kernels turn halves of a head, so every angle is there twice.
         forms.bind(table, place(table.repeat(1, 2)))
+    if lengths_on_device:
+        # One graph for all steps: only what is captured anew may know the lengths.
+        numbers = torch.tensor(batch.kv_lengths)
+        forms.bind_lengths(batch.block_table, place(numbers), place(numbers))

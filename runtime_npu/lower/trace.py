@@ -10,25 +10,38 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from typing_extensions import override
+
+from runtime_npu.backends.npu_issue import Listener
 
 OP = "longcat_op"
-"""The key of a node's name in its meta data."""
+GLUE = "longcat_glue"
+"""Keys in a node's meta data: its op's name, and whether it only follows that op."""
 
 
-class Names:
-    """Names the ops as they are launched; every node behind a launch belongs to it."""
+class Names(Listener):
+    """Names the nodes by their ops; what lies between two ops is the first one's glue."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
+        self._name = ""
 
+    @override
     def launched(self, name: str) -> None:
-        """From here on ops are those of ``name``."""
-        self._open.close()
-        self._open.enter_context(fx_traceback.annotate({OP: name}))
+        self._name = name
+        self._annotate(is_glue=False)
+
+    @override
+    def done(self) -> None:
+        self._annotate(is_glue=True)
 
     def end(self) -> None:
         """No op is open any more."""
         self._open.close()
+
+    def _annotate(self, *, is_glue: bool) -> None:
+        self._open.close()
+        self._open.enter_context(fx_traceback.annotate({OP: self._name, GLUE: is_glue}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +84,8 @@ def op_of(node: torch.fx.Node) -> str | None:
     """The name of the op that ``node`` belongs to."""
     name = node.meta.get("custom", {}).get(OP)
     return name if isinstance(name, str) else None
+
+
+def is_glue(node: torch.fx.Node) -> bool:
+    """Whether ``node`` only brings its op's result to the next one."""
+    return bool(node.meta.get("custom", {}).get(GLUE))

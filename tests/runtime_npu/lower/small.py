@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from twin.deployment import Deployment, RoleDeployment
+from twin.deployment import Afd, Deployment, GraphMode, RoleDeployment
 from twin.models import load_model
 from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
 from twin.workload import Workload
@@ -113,7 +113,60 @@ CAPTURED = replace(
     deployment=replace(TWO_STREAMS.deployment, graph_mode="npugraph_ex"),
     super_kernel=(),
 )
-VARIANTS = {
-    "ge_graph": {**knobs(TWO_STREAMS), **SCOPES},
-    "npugraph_ex": knobs(CAPTURED),
+
+
+def afd(mode: GraphMode, *, ratio: int, micro_batches: int = 1) -> Schedule:
+    """Attention and FFN on dies of their own, 4 and 4 / ``ratio``."""
+    ffn = 4 // ratio
+    return replace(
+        TWO_STREAMS,
+        deployment=Deployment(
+            hardware="a3-752t",
+            quantisation="w8a8",
+            graph_mode=mode,
+            roles={
+                "attention": replace(ROLE, ep=1),
+                "ffn": RoleDeployment(dies=ffn, ep=ffn),
+            },
+            afd=Afd(micro_batches=micro_batches),
+        ),
+        stages=(
+            Stage(
+                name="attention",
+                role="attention",
+                streams={"main": CoreLimit(), "link": CoreLimit()},
+                join="add",
+            ),
+            Stage(name="ffn", role="ffn", streams={"main": CoreLimit(aic=20), "link": CoreLimit()}),
+        ),
+        prefetch=(
+            Prefetch(weight="dense.0.gate_up", after="attention.0.o_proj", bytes=2000),
+            Prefetch(role="ffn", weight="moe.w2", after="moe.router_matmul", bytes=3000),
+            Prefetch(role="ffn", weight="next.moe.router", after="moe.gmm2", bytes=4000),
+        ),
+        super_kernel=("attention.main", "ffn.main") if mode == "ge_graph" else (),
+    )
+
+
+def roles(mode: GraphMode) -> Mapping[str, tuple[Schedule, int]]:
+    """AFD steps of both roles: schedule and rank."""
+    pairs, pieces = afd(mode, ratio=1), afd(mode, ratio=2, micro_batches=2)
+    return {
+        "attention of 1:1": (pairs, 1),
+        "ffn of 1:1": (pairs, 6),
+        "attention of 2:1 in two micro-batches": (pieces, 3),
+        "ffn of 2:1 in two micro-batches": (pieces, 5),
+    }
+
+
+VARIANTS: Mapping[str, Mapping[str, tuple[Schedule, int]]] = {
+    "ge_graph": {
+        **{name: (each, 1) for name, each in {**knobs(TWO_STREAMS), **SCOPES}.items()},
+        **roles("ge_graph"),
+    },
+    "npugraph_ex": {
+        **{name: (each, 1) for name, each in knobs(CAPTURED).items()},
+        **roles("npugraph_ex"),
+    },
 }
+"""Schedule and rank of each small step, by graph mode."""

@@ -14,6 +14,7 @@ import pytest
 import runtime_npu.dryrun as module
 from runtime_npu.dryrun import DryrunOptions, LoweringError, main
 from twin.cli import run as run_command
+from twin.deployment import Afd
 from twin.schedule_io import load_schedule, save_schedule
 
 
@@ -76,6 +77,39 @@ def test_shipped_decode_schedules_are_lowered_as_scheduled(
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("standins")
+@pytest.mark.parametrize("mode", ["ge_graph", "npugraph_ex"])
+@pytest.mark.parametrize(("rank", "role", "peer"), [(3, "attention", 67), (70, "ffn", 6)])
+def test_both_roles_of_the_recipes_afd_are_lowered_as_scheduled(
+    rank: int, role: str, peer: int, mode: str, tmp_path: Path
+) -> None:
+    schedule = load_schedule("recipe_afd")
+    if mode != "ge_graph":
+        schedule = replace(schedule, super_kernel=())
+    save_schedule(schedule, tmp_path / "schedule.yaml")
+    words = [f"schedule={tmp_path}/schedule.yaml", f"mode={mode}", f"output={tmp_path}/run"]
+    assert command(*words, f"rank={rank}") == 0
+    found = result(tmp_path / "run")
+    assert found["role"] == role
+    ops = {op["name"]: op for op in found["ops"]}
+    for name in ("afd.send", "afd.recv"):
+        transfer = ops[f"layer.0.{name}"]
+        assert (transfer["stream"], transfer["group"]) == ("link", f"rank {peer}")
+
+
+def test_transports_that_are_not_lowered_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = load_schedule("recipe_afd")
+    afd = replace(Afd(), transport="camp2p")
+    deployment = replace(schedule.deployment, afd=afd)
+    path = tmp_path / "schedule.yaml"
+    save_schedule(replace(schedule, deployment=deployment), path)
+    assert command(f"schedule={path}", f"output={tmp_path}/run") == 2
+    assert "deployment.afd.transport" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("standins")
 def test_all_28_layers_can_be_lowered(tmp_path: Path) -> None:
     assert command("layers=null", f"output={tmp_path}") == 0
     assert len([op for op in result(tmp_path)["ops"] if op["name"].endswith(".add")]) == 28
@@ -84,7 +118,6 @@ def test_all_28_layers_can_be_lowered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["schedule=recipe_afd"], "deployment.roles"),
         (["schedule=recipe_prefill"], "workload.phase"),
         (["schedule=tiny_colocated"], "deployment.quantisation"),
         (["mode=npugraph_ex"], "super_kernel"),

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import SMALL, TWO_STREAMS
+from small import SMALL, TWO_STREAMS, afd
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from hardware_models.ops import PrefetchWeight
 from runtime_npu.backends import npu_order
 from runtime_npu.backends.npu_order import GeOrder
-from runtime_npu.lower.check import all_differences, group_of
+from runtime_npu.lower.check import all_differences, graph_die, group_of, partners
 from runtime_npu.lower.groups import group_of_text, ranks_label
 from runtime_npu.lower.listing import TITLE, listing, outside_and_first
 from runtime_npu.lower.lowered import Clocks, LoweredOp, MixedError, one
@@ -40,6 +40,7 @@ def planned() -> list[LoweredOp]:
             LoweredOp(
                 name=op.name,
                 calls=("Call",),
+                glue=(),
                 stream=op.stream,
                 aic=op.limit.aic if op.limit else None,
                 aiv=op.limit.aiv if op.limit else None,
@@ -110,6 +111,15 @@ def test_parts_of_an_op_must_agree() -> None:
     assert one("op", "streams", ["moe", "moe"]) == "moe"
     with pytest.raises(MixedError, match=r"op: streams are \['main', 'moe'\]"):
         one("op", "streams", ["moe", "main"])
+
+
+def test_partners_of_transfers_and_dies_of_the_graph_follow_the_role() -> None:
+    deployment = afd("ge_graph", ratio=2).deployment
+    assert partners("layer.0.afd.send", deployment, 3) == "rank 5"
+    assert partners("layer.0.mb1.afd.recv.1", deployment, 5) == "rank 3"
+    assert partners("layer.0.moe.dispatch", deployment, 5) == "ranks 4-5"
+    assert partners("layer.0.moe.gmm1", deployment, 5) is None
+    assert [graph_die(deployment, rank) for rank in range(6)] == [0, 1, 0, 1, 2, 2]
 
 
 def test_groups_are_named_by_their_ranks() -> None:
