@@ -54,9 +54,8 @@ def chance_of(accepted: float, drafts: int) -> float:
     A draft counts only where all before it were accepted, each with the same chance p:
     accepted = p + p^2 + ... for one or two drafts.
     """
-    if drafts < 2:
-        return accepted
-    return (math.sqrt(1 + 4 * max(accepted, 0.0)) - 1) / 2
+    least = max(accepted, 0.0)
+    return least if drafts < 2 else (math.sqrt(1 + 4 * least) - 1) / 2
 
 
 def accepted_of(chance: float, drafts: int) -> float:
@@ -160,10 +159,10 @@ def _listed(
         "plain_step_ms": float(plain[0]) / 1e3,
         "break_even_accepted": at,
         "interval": [min(float(low), at), max(float(high), at)],
-        "break_even_chance": chance_of(at, drafts),
+        "break_even_chance": _possible(chance_of(at, drafts)),
         "chance_to_beat_one_draft_less": None
         if drafts < 2 or fewer is None
-        else last_draft_chance(float(step[0] / fewer[0])),
+        else _possible(last_draft_chance(float(step[0] / fewer[0]))),
         "verdict": _verdict(at, drafts),
         "cost_below": {"accepted": 0.0, "tpot": at, "ms": float(step[0] - plain[0]) / 1e3},
         "expected_accepted": expected,
@@ -181,6 +180,10 @@ def last_draft_chance(longer: float) -> float:
     """
     more = max(longer - 1, 0.0)
     return (more + math.sqrt(more * more + 4 * more)) / 2
+
+
+def _possible(chance: float) -> float | None:
+    return chance if chance <= 1 else None
 
 
 def _verdict(accepted: float, drafts: int) -> str:
@@ -208,7 +211,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     head = [str(row["batch"]), row["layout"], str(row["next_n"])]
     if "detail" in row:
         return [*head, *["-"] * 9, row["detail"]]
-    last = row["chance_to_beat_one_draft_less"]
+    chances = (row["break_even_chance"], row["chance_to_beat_one_draft_less"])
     expected, share = row["expected_tpot"], row["share_of_draws_in_which_it_pays"]
     low, high = row["interval"]
     return [
@@ -217,8 +220,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['plain_step_ms']:.2f}",
         f"{row['break_even_accepted']:.3f}",
         f"{low:.3f} .. {high:.3f}",
-        f"{row['break_even_chance']:.0%}",
-        "-" if last is None else f"{last:.0%}",
+        *("-" if chance is None else f"{chance:.0%}" for chance in chances),
         f"{row['cost_below']['tpot']:+.1%}",
         "-" if expected is None else f"{expected:+.1%}",
         "-" if share is None else f"{share:.0%}",

@@ -105,3 +105,15 @@ def test_at_its_chance_the_second_draft_changes_nothing(longer: float) -> None:
     chance = last_draft_chance(longer)
     one, two = 1 / (1 + accepted_of(chance, 1)), longer / (1 + accepted_of(chance, 2))
     assert two == pytest.approx(one)
+
+
+def test_drafts_that_cost_more_than_they_can_bring_never_pay(tmp_path: Path) -> None:
+    """Where only choosing tokens counts, a draft costs as much as a token, and its own pass."""
+    arguments = ["scenario=mtp", *ONE, "layouts=[colocated]"]
+    assert plan(tmp_path, *arguments, "+hardware.values.argmax_us_per_melement=1e7") == 0
+    one, two = result(tmp_path)["rows"]
+    assert one["verdict"] == two["verdict"] == "never pays"
+    assert one["break_even_accepted"] > 1
+    assert two["break_even_accepted"] > 2
+    assert one["break_even_chance"] is two["break_even_chance"] is None
+    assert one["share_of_draws_in_which_it_pays"] == 0
