@@ -116,4 +116,4 @@ class NpuIssue(Backend):
 
 def not_here(what: str) -> InputError:
     """The refusal of ``what`` this backend does not do."""
-    return InputError("device", "npu", f"greedy decode without AFD; {what} runs on cpu")
+    return InputError("device", "npu", f"greedy decode; {what} runs on cpu")

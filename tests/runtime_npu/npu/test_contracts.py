@@ -14,6 +14,7 @@ from op_cases import EXCHANGE, OUTPUTS, calls
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
+from runtime_npu.npu import transfer_ops
 from runtime_npu.npu.limits import check_buffer, check_core_limit
 from runtime_npu.npu_ops import NEEDED_OPS
 from runtime_npu.standins.process import run_on_standins
@@ -192,6 +193,12 @@ def test_rows_of_sequences_must_add_up() -> None:
     for last_rows in ([3, 6, 9, 11], [3, 3, 9, 12], [6, 3, 9, 12]):
         assert refused(name, last_rows=last_rows).field.endswith("actual_seq_qlen")
     assert refused(name, kv_lengths=[4608] * 3).field.endswith("actual_seq_kvlen")
+
+
+def test_transfers_take_rows_of_floats() -> None:
+    for wrong in (rows_of(12).to(torch.int8), rows_of(12)[0]):
+        with pytest.raises(InputError, match=r"send\.x"):
+            transfer_ops.send(wrong, peer=1, tag=0)
 
 
 def test_a_negative_prefetch_is_refused_and_none_is_nothing() -> None:
