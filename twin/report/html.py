@@ -44,8 +44,11 @@ def write_search_report(
     payload: Mapping[str, Any],
     best: Evaluation,
     points: Sequence[tuple[Mapping[str, Level], float]],
+    sections: Sequence[tuple[str, Sequence[str]]] = (),
 ) -> Path:
     """The page of a search: ``points`` are what is drawn: (knob levels, latency in us).
+
+    ``sections`` are titles with sentences below, shown behind the tables.
 
     Raises:
         InputError: the file cannot be written.
@@ -69,9 +72,15 @@ def write_search_report(
             if "infeasible" in b
         ),
     ]
-    tables = [("Tie set, best first", payload["tie_set"]), ("Baselines", baselines)]
+    tables = [
+        ("Best", [payload["best"]]),
+        ("Tie set, most robust first", payload["tie_set"]),
+        ("Baselines", baselines),
+    ]
     plots = picture.knob_plots(points, latency)
-    return _write(path, "Search result", best, tables=tables, facts=facts, plots=plots)
+    return _write(
+        path, "Search result", best, tables=tables, facts=facts, plots=plots, sections=sections
+    )
 
 
 def _write(
@@ -82,6 +91,7 @@ def _write(
     tables: Sequence[tuple[str, Sequence[Mapping[str, Any]]]],
     facts: Sequence[str],
     plots: Sequence[picture.KnobPlot],
+    sections: Sequence[tuple[str, Sequence[str]]] = (),
 ) -> Path:
     assert result.graph is not None
     assert result.timeline is not None
@@ -101,6 +111,7 @@ def _write(
         ),
         facts=facts,
         tables=tables,
+        sections=sections,
         plots=plots,
         timeline=picture.timeline_picture(result.graph, result.timeline),
         kinds=picture.kind_bars({k: us / 1e3 for k, us in result.time_by_kind.items()}),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hardware_models.errors import InfeasibleError, InputError
+from hardware_models.errors import InfeasibleError
 from twin.cli import run
 from twin.engine.observer import Counters
 from twin.engine.reference import simulate
@@ -23,15 +23,27 @@ from twin.results import write_result, write_text, write_timing
 from twin.schedule import Schedule
 from twin.schedule_io import dump_schedule
 from twin.search.answer import Answer, answer
-from twin.search.base import base_schedule, searched_space
-from twin.search.baselines import baseline_schedules, prefill_baselines
-from twin.search.changes import with_dies
-from twin.search.config import Kind, SearchConfig
+from twin.search.base import searched_space
+from twin.search.beside import Baseline, baselines_of
+from twin.search.config import SearchConfig
 from twin.search.confirm import Confirmation, confirm
-from twin.search.feasible import rejection
+from twin.search.contention import check_contention
+from twin.search.explain import explain
+from twin.search.findings import (
+    Naming,
+    contention_keys,
+    explain_keys,
+    latency_keys,
+    robustness_keys,
+)
+from twin.search.nearest import Change, nearest_changes
 from twin.search.pool import Workers, available_cpus
+from twin.search.robust import RANKED_TIES, Ranked, rank_ties
 from twin.search.space import Space
 from twin.search.sweep import Explorer, Sweep, sweep
+from twin.search.words import answer_lines, explain_lines
+from twin.serving import host_gap, padded_sequences
+from twin.uncertainty import draw_hardware
 
 Entry = dict[str, object]
 PACKAGES = ("numba",)
@@ -41,6 +53,9 @@ def main(config: SearchConfig, folder: Path) -> None:
     """Sweep, confirm, write and print."""
     began = time.perf_counter()
     space = searched_space(config)
+    # A die that lacks what the answer needs is refused before the search.
+    host_gap(space.base, space.hardware)
+    padded_sequences(space.base, space.model, space.hardware)
     count = config.workers or available_cpus()
     out = console()
     out.print(
@@ -53,9 +68,13 @@ def main(config: SearchConfig, folder: Path) -> None:
         found = answer(space, swept.points, config.tie_tolerance)
         counts = _counts(space, swept, found)
         if not found.ties:
+            changes = nearest_changes(space)
+            counts["nearest_changes"] = [asdict(change) for change in changes]
             write_result(folder, "twin.search", config.seed, counts, PACKAGES)
-            raise InfeasibleError(_why_nothing(space, swept))
-        payload, best = _confirmed(config, space, found, folder, workers)
+            raise InfeasibleError(_why_nothing(space, swept, changes))
+        ranked = _ranked(config, space, found, workers)
+        payload, best = _confirmed(config, space, found, ranked, folder, workers)
+        payload |= _findings(config, space, found, ranked, swept, best, folder, workers)
     payload = {**counts, **payload}
     write_result(folder, "twin.search", config.seed, payload, PACKAGES)
     wall_s = time.perf_counter() - began
@@ -63,7 +82,8 @@ def main(config: SearchConfig, folder: Path) -> None:
     _write_best(folder, best)
     tried = {point.index: point.latency_us for point in [*swept.points, *swept.best_by_level]}
     shown = [(space.choice(index), us) for index, us in sorted(tried.items())]
-    write_search_report(folder / "report.html", payload, best, shown)
+    sections = [("Answer", answer_lines(payload)), ("Why", list(explain_lines(payload)))]
+    write_search_report(folder / "report.html", payload, best, shown, sections)
     _print(payload, found, folder, wall_s, swept_s)
 
 
@@ -83,79 +103,108 @@ def _counts(space: Space, swept: Sweep, found: Answer) -> dict[str, object]:
     }
 
 
-def _why_nothing(space: Space, swept: Sweep) -> str:
+def _why_nothing(space: Space, swept: Sweep, changes: Sequence[Change]) -> str:
     reason, count = min(swept.infeasible.items(), key=lambda item: (-item[1], item[0]))
+    helps = [change.text for change in changes if change.to is not None]
     return (
         f"nothing feasible among {space.size} candidates; {count} fail on {reason}; "
-        f"the nearest misses by: {swept.nearest.detail if swept.nearest else reason}"
+        f"the nearest misses by: {swept.nearest.detail if swept.nearest else reason}; "
+        f"nearest change of each kind that helps alone: {', '.join(helps) or 'none'}"
     )
 
 
+def _ranked(
+    config: SearchConfig, space: Space, found: Answer, workers: Workers
+) -> list[Ranked] | None:
+    """The most robust ties, or ``None`` where no draws are asked for."""
+    if not config.draws:
+        return None
+    variants = draw_hardware(space.hardware, config.draws, config.seed)
+    return rank_ties(space, found.ties[:RANKED_TIES], variants, config.top, workers)
+
+
 def _confirmed(
-    config: SearchConfig, space: Space, found: Answer, folder: Path, workers: Workers
+    config: SearchConfig,
+    space: Space,
+    found: Answer,
+    ranked: Sequence[Ranked] | None,
+    folder: Path,
+    workers: Workers,
 ) -> tuple[dict[str, object], Evaluation]:
     """The answer's entries, their schedules written, and the evaluation of the best."""
-    listed = list(dict.fromkeys([*found.ties[: config.top], *found.pareto[: config.top]]))
-    baselines = _baselines(config, space)
-    runnable = {name: item for name, item in baselines.items() if isinstance(item, Schedule)}
-    schedules = [*(space.schedule(index) for index in listed), *runnable.values()]
+    best = found.ties[0]
+    ties = found.ties[: config.top] if ranked is None else [each.index for each in ranked]
+    listed = list(dict.fromkeys([best, *ties, *found.pareto[: config.top]]))
+    baselines = baselines_of(config, space)
+    runnable = [each.schedule for each in baselines if isinstance(each.schedule, Schedule)]
+    schedules = [*(space.schedule(index) for index in listed), *runnable]
     confirmation = Confirmation(space.model, space.hardware, config.draws, config.seed)
     results = confirm(confirmation, schedules, workers)
     entries: dict[int, Entry] = {}
-    for place, (index, result) in enumerate(zip(listed, results, strict=False)):
-        name = "best" if place == 0 else f"candidate {index}"
-        path = "schedule.yaml" if place == 0 else f"schedules/candidate-{index}.yaml"
+    for index, result in zip(listed, results, strict=False):
+        path = "schedule.yaml" if index == best else f"schedules/candidate-{index}.yaml"
         write_text(folder / path, dump_schedule(result.schedule))
+        name = Naming(space, best)(index)
         entries[index] = {**entry_of(name, result, path), "knobs": space.choice(index)}
-    stand_in: list[Entry] = []
-    confirmed = iter(results[len(listed) :])
-    for name, item in baselines.items():
-        if isinstance(item, str):
-            stand_in.append({"name": name, "infeasible": item})
-            continue
-        path = f"schedules/baseline-{len(stand_in)}.yaml"
-        write_text(folder / path, dump_schedule(item))
-        stand_in.append(entry_of(name, next(confirmed), path))
     payload: dict[str, object] = {
-        "best": entries[listed[0]],
+        "best": entries[best],
+        "recommended": entries[ties[0]],
         "tie_tolerance": config.tie_tolerance,
         "tie_count": len(found.ties),
         "tie_ranges": found.tie_ranges,
-        "tie_set": [entries[index] for index in found.ties[: config.top]],
+        "tie_set": [entries[index] for index in ties],
         "pareto": [entries[index] for index in found.pareto[: config.top]],
-        "baselines": stand_in,
+        "baselines": _baseline_entries(baselines, results[len(listed) :], folder),
     }
     return payload, results[0]
 
 
-def _baselines(config: SearchConfig, space: Space) -> dict[str, Schedule | str]:
-    """Baselines with the scenario's workload and dies; a text says why one is missing."""
-    total = space.dies[0] if space.dies else space.base.deployment.total_dies
-
-    def counterpart(kind: Kind) -> Schedule | str:
-        if kind == config.scenario:
-            return space.base
-        try:
-            recipe = replace(base_schedule(config, kind), workload=space.base.workload)
-            return with_dies(recipe, total)
-        except InputError as error:
-            return str(error)
-
-    made: Mapping[str, Schedule | str]
-    if config.scenario == "prefill":
-        made = prefill_baselines(with_dies(space.base, total))
-    else:
-        made = baseline_schedules(
-            space.base, counterpart("colocated"), counterpart("afd"), space.hardware
-        )
-    return {name: _or_reason(item, space) for name, item in made.items()}
+def _baseline_entries(
+    baselines: Sequence[Baseline], confirmed: Sequence[Evaluation], folder: Path
+) -> list[Entry]:
+    results = iter(confirmed)
+    entries: list[Entry] = []
+    for baseline in baselines:
+        entry: Entry = {"name": baseline.name}
+        if isinstance(baseline.schedule, str):
+            entry["infeasible"] = baseline.schedule
+        else:
+            path = f"schedules/baseline-{len(entries)}.yaml"
+            write_text(folder / path, dump_schedule(baseline.schedule))
+            entry = entry_of(baseline.name, next(results), path)
+        if baseline.reasoning:
+            entry["reasoning"] = baseline.reasoning
+        entries.append(entry)
+    return entries
 
 
-def _or_reason(item: Schedule | str, space: Space) -> Schedule | str:
-    if isinstance(item, str):
-        return item
-    reason = rejection(item, space.model, space.hardware)
-    return item if reason is None else reason.detail
+def _findings(
+    config: SearchConfig,
+    space: Space,
+    found: Answer,
+    ranked: Sequence[Ranked] | None,
+    swept: Sweep,
+    best: Evaluation,
+    folder: Path,
+    workers: Workers,
+) -> dict[str, object]:
+    """What the answer says beyond its ranking."""
+    winner, tolerance = found.ties[0], config.tie_tolerance
+    ties = found.ties[: config.top] if ranked is None else [each.index for each in ranked]
+    near = list(dict.fromkeys([winner, *ties]))
+    check = check_contention(space, winner, tolerance, workers, folder, config.budget)
+    explained = explain(space, best, near, swept.best_by_level, tolerance, workers)
+    naming = Naming(space, winner)
+    considered = min(len(found.ties), RANKED_TIES)
+    return {
+        "contention": contention_keys(check, tolerance),
+        "robustness": None if ranked is None else robustness_keys(ranked, naming, considered),
+        "latency": {
+            "best": latency_keys(space, winner),
+            "recommended": latency_keys(space, ties[0]),
+        },
+        "explain": explain_keys(explained, naming, space.hardware),
+    }
 
 
 def _write_best(folder: Path, best: Evaluation) -> None:
@@ -169,15 +218,19 @@ def _print(
     payload: Mapping[str, Any], found: Answer, folder: Path, wall_s: float, swept_s: float
 ) -> None:
     out = console()
-    ties, baselines = payload["tie_set"], payload["baselines"]
+    baselines = payload["baselines"]
+    for line in answer_lines(payload):
+        out.print(line)
     out.print(_proof(payload, swept_s))
     title = f"{payload['feasible']} of {payload['candidates']} candidates feasible"
-    out.print(entries_table(title, [*ties, *(b for b in baselines if "infeasible" not in b)]))
+    runnable = [baseline for baseline in baselines if "infeasible" not in baseline]
+    out.print(entries_table(title, [*_marked(payload), *runnable]))
     for reason, count in payload["infeasible"].items():
         out.print(f"infeasible: {count} x {reason}")
     for baseline in baselines:
-        if "infeasible" in baseline:
-            out.print(f"baseline {baseline['name']}: {baseline['infeasible']}")
+        why = baseline.get("infeasible", baseline.get("reasoning"))
+        if why is not None:
+            out.print(f"baseline {baseline['name']}: {why}")
     best = payload["best"]
     latency, best_ms = latency_of(best)
     for baseline in baselines:
@@ -187,7 +240,19 @@ def _print(
     tolerance = payload["tie_tolerance"]
     out.print(f"{len(found.ties)} schedule(s) tie within {tolerance:.1%} of the best {latency}:")
     out.print(f"  {knobs_text(found.tie_ranges)}")
+    for line in explain_lines(payload):
+        out.print(line)
     out.print(f"{wall_s:.0f} s; schedule.yaml, result.json, trace.json, report.html in {folder}")
+
+
+def _marked(payload: Mapping[str, Any]) -> list[Entry]:
+    """The best, then the other ties; the recommended one says so."""
+    best, recommended = payload["best"], payload["recommended"]["name"]
+    ties = [best, *(tie for tie in payload["tie_set"] if tie["name"] != best["name"])]
+    return [
+        {**tie, "name": f"{tie['name']}, recommended"} if tie["name"] == recommended else tie
+        for tie in ties
+    ]
 
 
 def _proof(payload: Mapping[str, Any], swept_s: float) -> str:

@@ -13,6 +13,9 @@ from twin.search.pool import Workers
 from twin.search.space import Space
 from twin.search.sweep import Explorer, sweep
 
+# Keeps a candidate whose bound is its own latency to rounding.
+_ROUNDING = 1e-9
+
 ALONE = EngineOptions(contention=False)
 
 
@@ -42,15 +45,16 @@ def check_contention(
     Raises:
         InputError: the run folder cannot be written or read.
     """
-    # Without ties more is pruned: only the first of the fastest is asked for.
-    swept = sweep(Explorer(space, 0.0, ALONE), workers, folder, budget)
-    first = min(swept.points, key=lambda point: (point.latency_us, point.index))
     (winner_us,) = latencies(space.schedule(winner), space.model, [space.hardware], ALONE)
-    (contended_us,) = latencies(space.schedule(first.index), space.model, [space.hardware])
+    # Without ties more is pruned: only the first of the fastest is asked for.
+    swept = sweep(Explorer(space, _ROUNDING, ALONE), workers, folder, budget)
+    known = [(point.latency_us, point.index) for point in swept.points]
+    alone_us, first = min([*known, (winner_us, winner)])
+    (contended_us,) = latencies(space.schedule(first), space.model, [space.hardware])
     return ContentionCheck(
-        changes=winner_us > first.latency_us * (1 + tolerance),
-        choice=space.choice(first.index),
-        alone_us=first.latency_us,
+        changes=winner_us > alone_us * (1 + tolerance),
+        choice=space.choice(first),
+        alone_us=alone_us,
         contended_us=contended_us,
         winner_alone_us=winner_us,
         proven=swept.open == 0,

@@ -27,6 +27,8 @@ from twin.search.structure import Structure, places_of
 Floats = npt.NDArray[np.float64]
 
 QUANTILE = 0.9
+RANKED_TIES = 512
+"""How many ties are ranked at most, the fastest first."""
 SKEW_SEEDS = (0, 1)
 _SKEWED = ClusterOptions(load=ExpertLoad(kind="uniform"))
 _EVEN = ClusterOptions(jitter=Jitter(matmul=0.0, other=0.0))
@@ -51,12 +53,15 @@ def rank_ties(
 ) -> list[Ranked]:
     """The ``top`` most robust of ``ties``, most robust first; equal ones in their order.
 
+    The first of ``ties``, the fastest, is always among them, unless there is but one.
     All ties are ranked by the draws ``variants`` alone first; skew then decides among the
     first ``top``, where all of them have a cluster (prefill has none).
     """
     drawn = np.array(list(workers.map(TieRun(space, tuple(ties)), variants)))
     p90_us = np.quantile(drawn, QUANTILE, axis=0)
     first = sorted(range(len(ties)), key=lambda at: (p90_us[at], at))[:top]
+    if 0 not in first and top > 1:
+        first[-1] = 0
     runs = SkewRun(space.model, space.hardware)
     skews = list(workers.map(runs, [space.schedule(ties[at]) for at in first]))
     if any(factors is None for factors in skews):

@@ -105,12 +105,15 @@ def test_the_page_is_offline_and_escapes_names(result: Evaluation, tmp_path: Pat
         "tie_tolerance": 0.01,
         "tie_ranges": {"knob": [1.0]},
         "infeasible": {hostile: 3},
+        "best": entry,
         "tie_set": [entry],
         "baselines": [entry, {"name": hostile, "infeasible": "no"}],
     }
     points = [({"knob": 1.0}, 2000.0), ({"knob": 2.0}, 1000.0)]
-    text = write_search_report(tmp_path / "b.html", payload, shown, points).read_text()
+    sections = [("Why", ["sharing decides", hostile])]
+    text = write_search_report(tmp_path / "b.html", payload, shown, points, sections).read_text()
     assert "<script" not in text
+    assert "<li>sharing decides</li>" in text
     assert "TPOT against the searched knobs" in text
 
 

@@ -50,12 +50,15 @@ def test_ties_of_two_structures_run_on_a_drawn_die_as_one_by_one() -> None:
 
 
 def test_the_order_is_that_of_the_slow_end_and_not_of_the_prediction() -> None:
-    ties = [0, 4, 8, 2, 6]
+    # The fastest is put first though it is none here: it stays among those listed.
+    ties = [2, 0, 4, 8, 6]
     with Workers(1) as workers:
         ranked = rank_ties(SPACE, ties, VARIANTS, 3, workers)
     drawn = np.array([TieRun(SPACE, tuple(ties))(variant) for variant in VARIANTS])
     slow = np.quantile(drawn, 0.9, axis=0)
-    assert {each.index for each in ranked} == {ties[at] for at in np.argsort(slow)[:3]}
+    first = list(np.argsort(slow)[:3])
+    assert 0 not in first
+    assert {each.index for each in ranked} == {ties[at] for at in [*first[:2], 0]}
     assert [each.p90_us for each in ranked] == sorted(each.p90_us for each in ranked)
     for each in ranked:
         factors = SkewRun(MODEL, HARDWARE)(SPACE.schedule(each.index))

@@ -72,7 +72,10 @@ def test_the_result_has_the_stable_keys(ran: Path) -> None:
     assert found["candidates"] == found["feasible"] + sum(found["infeasible"].values())
     assert found["proven_optimal"] is True
     assert set(found["best"]) >= ENTRY_KEYS
-    assert {b["name"] for b in found["baselines"]} == BASELINES
+    rule = [b for b in found["baselines"] if b["name"].startswith("closed-form A:F ")]
+    assert len(rule) == ("ratio" in found["space"])
+    assert {b["name"] for b in found["baselines"] if b not in rule} == BASELINES
+    assert all("2601.21351" in b["reasoning"] for b in rule)
     for entry in [*found["tie_set"], *found["pareto"], *found["baselines"]]:
         if "infeasible" not in entry:
             assert set(entry) >= ENTRY_KEYS
@@ -80,6 +83,29 @@ def test_the_result_has_the_stable_keys(ran: Path) -> None:
             assert entry["interval"][0] <= entry["interval"][1]
     for name in ("schedule.yaml", "trace.json", "report.html", "timing.json", "points.jsonl"):
         assert (ran / name).stat().st_size > 0
+
+
+def test_the_answer_says_what_decides_and_recommends_the_most_robust_tie(ran: Path) -> None:
+    found = result(ran)
+    best, check = found["best"], found["contention"]
+    assert check["winner_without_ms"] <= best["tpot_ms"]
+    assert check["without"]["latency_ms"] <= check["winner_without_ms"]
+    assert check["without"]["with_contention_ms"] >= best["tpot_ms"] * (1 - 1e-9)
+    ranked = found["robustness"]["ranked"]
+    assert [tie["name"] for tie in found["tie_set"]] == [each["name"] for each in ranked]
+    assert found["recommended"] == found["tie_set"][0]
+    assert "best" in {each["name"] for each in ranked}
+    assert all(each["skew"] > 0 for each in ranked)
+    lines = found["latency"]["best"]
+    assert lines["step_ms"] == best["step_ms"]
+    assert lines["per_accepted_token_ms"] == best["tpot_ms"]
+    assert lines["serving_benchmark_ms"] > best["tpot_ms"]
+    explained = found["explain"]
+    assert {each["knob"] for each in explained["decisions"]} == set(found["space"])
+    assert all(sum(shares.values()) == pytest.approx(1) for shares in explained["bounds"].values())
+    page = (ran / "report.html").read_text("utf-8")
+    assert "worth of each decision" in page
+    assert "as a serving benchmark reports it" in page
 
 
 def test_baselines_serve_the_same_batch_on_the_same_dies(ran: Path) -> None:
@@ -123,8 +149,10 @@ def test_nothing_feasible_is_exit_3_with_the_constraint_and_by_how_much(
     error = capsys.readouterr().err
     assert "memory of a colocated die" in error
     assert "GiB too much" in error
+    assert "deployment.dies=16 (it is 8)" in error
     found = result(tmp_path)
     assert found["feasible"] == 0
+    assert {"field": "deployment.dies", "was": 8, "to": 16} in found["nearest_changes"]
     assert found["proven_optimal"] is False
     assert sum(found["infeasible"].values()) == found["candidates"]
 
