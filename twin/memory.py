@@ -82,7 +82,7 @@ def _weight_total(shapes: StepShapes, role: Role) -> int:
 
 
 def _kv_bytes(shapes: StepShapes) -> int:
-    """Latent KV cache: two attentions a layer and one in the MTP layer, in whole blocks.
+    """Latent KV cache: two attentions a layer and one for each MTP pass, in whole blocks.
 
     Room is kept for the rows of the current step behind the cached tokens.  A die holds the
     sequences of its whole group: under kvp a part of each (the longest, on its first die);
@@ -92,7 +92,7 @@ def _kv_bytes(shapes: StepShapes) -> int:
     kvp = shapes.schedule.deployment.attention.kvp
     tokens = local_kv_tokens(workload.positions, kvp, 0)
     blocks = math.ceil(tokens / KV_BLOCK_TOKENS)
-    attentions = 2 * model.num_layers + (1 if workload.next_n else 0)
+    attentions = 2 * model.num_layers + workload.next_n
     per_token = model.kv_width * ELEMENT_BYTES[shapes.dtype]
     return shapes.sequences * blocks * KV_BLOCK_TOKENS * per_token * attentions
 
