@@ -73,8 +73,6 @@ def check_supported(schedule: Schedule, source: str) -> None:
 
     _each(refuse, "workload.phase", workload.phase, ("decode",))
     attention, afd = deployment.attention, deployment.afd
-    if attention.kvp > 1:
-        _each(refuse, "workload.next_n", workload.next_n, (0,))
     if workload.next_n and attention.attention_tp > 1 and afd is not None:
         _each(refuse, "deployment.afd.micro_batches", afd.micro_batches, (1,))
     _each(refuse, "moe.redundant_experts", schedule.moe.redundant_experts, (0,))

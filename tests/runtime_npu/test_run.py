@@ -221,11 +221,6 @@ def _with(schedule: Schedule, **changes: object) -> Schedule:
 
 UNSUPPORTED = {
     "workload.phase": _with(TWO_STREAMS, workload__phase="prefill"),
-    "workload.next_n": _with(
-        TWO_STREAMS,
-        workload__next_n=1,
-        deployment__roles={"colocated": RoleDeployment(dies=2, kvp=2)},
-    ),
     "deployment.afd.micro_batches": _with(
         TWO_STREAMS,
         workload__next_n=1,
