@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from twin.choices import Level
+from twin.evaluate import latency_of
 from twin.schedule import Schedule
 from twin.search.explore import descend, explore, root_bound_us
 from twin.search.feasible import Rejection
@@ -56,6 +57,11 @@ def fastest_of(structures: Iterable[Structure]) -> Best | Rejection:
 
 def is_within(structure: Structure, limit_us: float) -> bool:
     """Whether any schedule of a feasible structure has a latency of at most ``limit_us``."""
+    # The cheapest answers first: one candidate, then a bound on all.
+    if _planned_us(structure) <= limit_us:
+        return True
+    if root_bound_us(structure) > limit_us:
+        return False
     if descend(structure) <= limit_us:
         return True
     return any(us <= limit_us for _, us in _explored(structure, limit_us))
@@ -64,6 +70,13 @@ def is_within(structure: Structure, limit_us: float) -> bool:
 def nearest(rejections: Iterable[Rejection]) -> Rejection:
     """The rejection that misses by the least."""
     return min(rejections, key=lambda it: (it.excess, it.detail))
+
+
+def _planned_us(structure: Structure) -> float:
+    """Latency of the candidate that the structure's plan is built for; NaN in a deadlock."""
+    plan = structure.plan
+    workload = structure.schedule(structure.plan_levels).workload
+    return latency_of(workload, float(plan.evaluate([plan.point]).step_us[0]))
 
 
 def _explored(structure: Structure, cutoff_us: float) -> tuple[tuple[int, float], ...]:
