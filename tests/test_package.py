@@ -45,6 +45,7 @@ def test_the_wheel_holds_data_and_no_tests(wheel: Path) -> None:
         "scenarios/search.yaml",
         "scenarios/plan.yaml",
         "scenarios/run.yaml",
+        "scenarios/convert.yaml",
         "scenarios/launch_export.yaml",
         "scenarios/scenario/afd.yaml",
         "scenarios/schedules/recipe_afd.yaml",
