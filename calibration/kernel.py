@@ -16,6 +16,7 @@ from hardware_models.ops import (
     GatingTopK,
     GqaAttention,
     GroupedMatMul,
+    GroupedMatMulSwigluQuant,
     HcclCollective,
     MatMul,
     MlaDecodeAttention,
@@ -37,7 +38,8 @@ _CLASSES: dict[str, type[OpSpec]] = {
     cls.kind: cls
     for cls in (
         BatchMatMul, BulkExchange, Combine, Dispatch, GatingTopK, GqaAttention, GroupedMatMul,
-        HcclCollective, MatMul, MlaDecodeAttention, MlaProlog, QuantMatMul, RowOp, Sample,
+        GroupedMatMulSwigluQuant, HcclCollective, MatMul, MlaDecodeAttention, MlaProlog,
+        QuantMatMul, RowOp, Sample,
     )
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ def _row_op(*kinds: str) -> tuple[str, ...]:
 
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
-    "matmul": ("cube_head_us", "matmul_efficiency", "matmul_hbm_gbps"),
+    "matmul": ("cube_head_us", "matmul_efficiency", "matmul_hbm_gbps", "matmul_nd_factor"),
     "quant_matmul": (
         "cube_head_us", "quant_matmul_efficiency", "quant_matmul_hbm_gbps", "quant_static_us",
         "quant_epilogue_us_per_kelement", "unaligned_cube_factor",

@@ -13,7 +13,7 @@ def limits(name: str) -> tuple[float, float]:
     """Smallest and largest value that physics allows a parameter of this name.
 
     An efficiency is a share; a product's or attention's bytes come from HBM; a vector op's may
-    lie in L2; nothing gets faster by being unaligned or wide.
+    lie in L2; nothing gets faster by being unaligned, wide or row by row.
     """
     if name.endswith("_efficiency"):
         return 0.0, 1.0
@@ -21,7 +21,7 @@ def limits(name: str) -> tuple[float, float]:
         return 0.0, HBM_NOMINAL_GBPS
     if name.endswith("_gbps"):
         return 0.0, L2_GBPS
-    if name.endswith(("unaligned_factor", "unaligned_cube_factor", "wide_factor")):
+    if name.endswith(("unaligned_factor", "unaligned_cube_factor", "wide_factor", "nd_factor")):
         return 1.0, math.inf
     return 0.0, math.inf
 

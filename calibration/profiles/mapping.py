@@ -7,6 +7,7 @@ exchanges.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,8 @@ from calibration.tables.shapes import (
     batch_matmul,
     columns,
     elements,
+    grouped_matmul_swiglu_quant,
+    layout_of,
     matmul,
     quant_matmul,
     vector_kernel,
@@ -32,6 +35,7 @@ from hardware_models.ops import (
     GatingTopK,
     GqaAttention,
     GroupedMatMul,
+    GroupedMatMulSwigluQuant,
     HcclCollective,
     MatMul,
     MlaDecodeAttention,
@@ -40,8 +44,8 @@ from hardware_models.ops import (
     Sample,
 )
 from hardware_models.ops.collective import HcclKind
-from hardware_models.ops.matmul import Epilogue
-from hardware_models.ops.tiling import DType
+from hardware_models.ops.matmul import Epilogue, Layout
+from hardware_models.ops.tiling import ELEMENT_BYTES, DType
 
 _DTYPES: dict[str, DType] = {
     "BF16": "bf16", "BFLOAT16": "bf16", "FLOAT16": "bf16", "FLOAT": "fp32", "FLOAT32": "fp32",
@@ -55,6 +59,7 @@ _EPILOGUES: dict[str, Epilogue] = {"INT32": "int32", "FLOAT16": "fixpipe"}
 """What follows an int8 product without per-token scales, by the type of its output."""
 
 _LARGEST_TOPK = 32
+_FRACTAL_ROWS, _FRACTAL_BYTES = 16, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +195,27 @@ def _matmul(kernel: Kernel, context: Context) -> OpSpec:
     x, w = _present(kernel)[:2]
     dtype = _dtype(x)
     out = _output(kernel).shape
-    if len(x.shape) == len(w.shape) == len(out) == 2:
+    raw = [tensor for tensor in kernel.inputs if tensor.shape][1]
+    layout: Layout = "nz" if "FRACTAL_NZ" in raw.format else layout_of(raw.shape)
+    if len(x.shape) == len(out) == 2:
         # Either operand may be transposed; the result says which dimension is summed over.
         m, n = out
         k = x.elements // m
-        if m * k == x.elements and k * n == w.elements:
-            return MatMul(m, k, n, dtype, "w")
-    return matmul(x.shape, w.shape, dtype)
+        if m * k == x.elements and w.elements in (k * n, _padded(k, n, layout, dtype)):
+            return MatMul(m, k, n, dtype, "w", layout)
+    return replace(matmul(x.shape, w.shape, dtype), layout=layout)
+
+
+def _padded(k: int, n: int, layout: Layout, dtype: DType) -> int:
+    """Elements of a ``[k, n]`` weight: FRACTAL_NZ holds whole fractals of 16 rows x 32 bytes."""
+    if layout == "nd":
+        return k * n
+    columns_of_one = _FRACTAL_BYTES // ELEMENT_BYTES[dtype]
+    return (
+        math.ceil(k / _FRACTAL_ROWS)
+        * _FRACTAL_ROWS
+        * (math.ceil(n / columns_of_one) * columns_of_one)
+    )
 
 
 def _quant_matmul(kernel: Kernel, context: Context) -> OpSpec:
@@ -228,6 +247,11 @@ def _grouped_matmul(kernel: Kernel, context: Context) -> OpSpec:
     active = float(min(experts, rows))
     n = columns(w.shape, k, experts)
     return GroupedMatMul(float(rows), k, n, active, _dtype(x), "w")
+
+
+def _grouped_swiglu(kernel: Kernel, context: Context) -> OpSpec:
+    x, w = _present(kernel)[:2]
+    return grouped_matmul_swiglu_quant(x.shape, w.shape)
 
 
 def _gating(kernel: Kernel, context: Context) -> OpSpec:
@@ -303,6 +327,7 @@ _KERNELS: tuple[tuple[re.Pattern[str], str, _Build], ...] = tuple(
         (r"QuantBatchMatmul(V\d)?", QuantMatMul.kind, _quant_matmul),
         (r"(Transpose)?BatchMatMul(V\d)?", BatchMatMul.kind, _batch_matmul),
         (r"GroupedMatmul(V\d)?", GroupedMatMul.kind, _grouped_matmul),
+        (r"GroupedMatmulSwigluQuant(V\d)?", GroupedMatMulSwigluQuant.kind, _grouped_swiglu),
         (r"MoeGatingTopK(Softmax)?(V\d)?", GatingTopK.kind, _gating),
         (r"ArgMax(V\d|WithValue)?", Sample.kind, _sample),
         (r"MoeDistributeDispatch(V\d)?", Dispatch.kind, _exchange),
@@ -314,5 +339,5 @@ _KERNELS: tuple[tuple[re.Pattern[str], str, _Build], ...] = tuple(
 )
 """Kernels that are no row ops: the whole type, our kind, and how its spec is made.
 
-Fused kernels (MatMulAllReduce, GroupedMatmulSwigluQuant) do more than their first part and
-are left out."""
+Fused kernels that are not here (MatMulAllReduce, GroupedMatmulFinalizeRouting) do more than
+their first part and are left out."""

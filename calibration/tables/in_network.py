@@ -12,6 +12,7 @@ from calibration.tables.shapes import (
     batch_matmul,
     elements,
     grouped_matmul,
+    grouped_matmul_swiglu_quant,
     matmul,
     quant_matmul,
     vector_kernel,
@@ -99,6 +100,8 @@ def _spec(name: str, variant: str, shapes: Sequence[Shape], scenario: str) -> Op
     spec: OpSpec | None
     if name.startswith("QuantBatchMatmul"):
         spec = quant_matmul(shapes)
+    elif name.startswith("GroupedMatmulSwigluQuant"):
+        spec = grouped_matmul_swiglu_quant(present[0], present[1])
     elif name.startswith("GroupedMatmul"):
         spec = grouped_matmul(present[0], present[1])
     elif name.startswith(("TransposeBatchMatMul", "BatchMatMul")):

@@ -15,6 +15,7 @@ from hardware_models.ops import (
     GatingTopK,
     GqaAttention,
     GroupedMatMul,
+    GroupedMatMulSwigluQuant,
     MatMul,
     MlaDecodeAttention,
     MlaProlog,
@@ -214,12 +215,17 @@ def _quant_matmul(
     return (QuantMatMul(m, k, n, "w", "vector" if on_vector else "fixpipe"),)
 
 
+def _groups(attributes: dict[str, Any]) -> tuple[int, ...]:
+    """Rows of each expert that has any, from where their groups end."""
+    ends = attributes["group_list"]
+    return tuple(b - a for a, b in zip([0, *ends], ends, strict=False) if b > a)
+
+
 def _grouped(
     shapes: list[Shape], types: list[str | None], attributes: dict[str, Any]
 ) -> tuple[OpSpec, ...]:
     x, w = shapes[0], shapes[1]
-    ends = attributes["group_list"]
-    groups = tuple(b - a for a, b in zip([0, *ends], ends, strict=False) if b > a)
+    groups = _groups(attributes)
     n = w[1] if attributes.get("transpose_weight") else w[2]
     return (
         GroupedMatMul(
@@ -232,7 +238,13 @@ def _grouped_swiglu(
     shapes: list[Shape], types: list[str | None], attributes: dict[str, Any]
 ) -> tuple[OpSpec, ...]:
     # The baseline first re-lays the whole weight (TransData), then runs the fused kernel.
-    return (flat("weight_relayout", elements(shapes[1]), 1), *_grouped(shapes, types, attributes))
+    k, n = shapes[1][1:]
+    groups = _groups(attributes)
+    rows, experts = float(sum(groups)), float(len(groups))
+    return (
+        flat("weight_relayout", elements(shapes[1]), 1),
+        GroupedMatMulSwigluQuant(rows, k, n, experts, "w", groups),
+    )
 
 
 def _matmul(

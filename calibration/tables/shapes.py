@@ -9,11 +9,12 @@ from hardware_models.demand import OpSpec
 from hardware_models.ops import (
     BatchMatMul,
     GroupedMatMul,
+    GroupedMatMulSwigluQuant,
     MatMul,
     QuantMatMul,
     RowOp,
 )
-from hardware_models.ops.matmul import Epilogue
+from hardware_models.ops.matmul import Epilogue, Layout
 from hardware_models.ops.tiling import DType
 from hardware_models.ops.vector import RowKind
 
@@ -21,6 +22,8 @@ Shape = tuple[int, ...]
 
 # Elements that one vector core takes at a time in an op without rows of its own.
 _CHUNK = 4096
+
+_NZ_DIMENSIONS = 4
 
 ROW_KERNELS: dict[str, RowKind] = {
     "RmsNorm": "rms_norm", "LayerNormV3": "rms_norm", "GemmaRmsNorm": "rms_norm",
@@ -110,12 +113,17 @@ def by_row(op: RowKind, shape: Shape, element_bytes: int = 2) -> RowOp:
 def matmul(x: Shape, w: Shape, dtype: DType) -> MatMul:
     """``[.., k] x w``; w in any layout (ND, transposed or NZ): n follows from its size."""
     k = x[-1]
-    return MatMul(elements(x[:-1]), k, columns(w, k), dtype, "w")
+    return MatMul(elements(x[:-1]), k, columns(w, k), dtype, "w", layout_of(w))
+
+
+def layout_of(w: Shape) -> Layout:
+    """A plain product's weight: four dimensions or more are the blocks of FRACTAL_NZ."""
+    return "nz" if len(w) >= _NZ_DIMENSIONS else "nd"
 
 
 def columns(w: Shape, k: int, experts: int = 1) -> int:
     """Columns of a weight from its size: K is padded to 16 in NZ layouts."""
-    padded = math.ceil(k / 16) * 16 if len(w) >= 4 else k
+    padded = math.ceil(k / 16) * 16 if len(w) >= _NZ_DIMENSIONS else k
     return max(1, elements(w) // (padded * experts))
 
 
@@ -143,6 +151,12 @@ def grouped_matmul(x: Shape, w: Shape) -> GroupedMatMul:
     dtype: DType = "int8" if w[-1] == 32 and len(w) >= 5 else "bf16"
     active = float(min(experts, rows))
     return GroupedMatMul(float(rows), k, columns(w, k, experts), active, dtype, "w")
+
+
+def grouped_matmul_swiglu_quant(x: Shape, w: Shape) -> GroupedMatMulSwigluQuant:
+    """As :func:`grouped_matmul`; the weight holds gate and up, always int8."""
+    product = grouped_matmul(x, w)
+    return GroupedMatMulSwigluQuant(product.rows, product.k, product.n, product.active_experts, "w")
 
 
 def vector_kernel(name: str, shapes: Sequence[Shape], element_bytes: int = 2) -> OpSpec | None:

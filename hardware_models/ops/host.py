@@ -16,7 +16,10 @@ HCCL_CALLS = (BulkExchange, Collective, HcclCollective, Send, Receive)
 
 @dataclass(frozen=True, slots=True)
 class HostLaunch(OpSpec):
-    """The host issues one op; ``events`` counts the streams that it first waits for."""
+    """The host issues one op; ``events`` counts the streams that it first waits for.
+
+    Source: profiled runs in eager mode (``launch_host_*_us``).
+    """
 
     kind: ClassVar[str] = "host_launch"
     is_hccl: bool = False
@@ -40,7 +43,7 @@ class HostLaunch(OpSpec):
 class HostRead(OpSpec):
     """A blocking copy of a few numbers to the host: ``host_read_us`` once the die has them.
 
-    The host launches nothing meanwhile, so the die runs dry.
+    The host launches nothing meanwhile, so the die runs dry.  Source: profiled eager runs.
     """
 
     kind: ClassVar[str] = "host_read"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hardware_models.demand import Cores, Demand, OpSpec, WeightRead
@@ -17,10 +18,13 @@ from hardware_models.ops.tiling import (
 )
 
 Epilogue = Literal["fixpipe", "static", "vector", "int32"]
+Layout = Literal["nz", "nd"]
+"""A weight in the cube's fractals (FRACTAL_NZ), or row by row, to be put in order as it is read."""
 
 # Bytes of an output element: int8 products come out as 16-bit floats unless left as int32.
 _OUTPUT_BYTES = 2
 _INT32_BYTES = 4
+_SCALE_BYTES = 4
 
 # Rows of K or N that are no multiple of this many bytes cannot be copied in whole blocks.
 _BLOCK_BYTES = 32
@@ -38,7 +42,10 @@ class MatMul(OpSpec):
 
     Time = head + 2-norm of (tiled compute, bytes / bandwidth).  Bytes are the weight's and the
     activations'; decode products draw at most ``matmul_hbm_gbps`` (1.05 to 1.2 TB/s over 97 to
-    232 MB weights in network on A3).
+    232 MB weights in network on A3).  A weight laid out ``nd`` is drawn ``matmul_nd_factor``
+    times slower than an ``nz`` one.  Source: catlass tiling cases of 20 x 16384 x 6144 in fp16
+    on 20 cores, 181.4 us in NZ and 238.8 us row by row with the same tile, 139.6 and 238.8 us
+    with the best of each; library kernels in network differ less.
     """
 
     kind: ClassVar[str] = "matmul"
@@ -47,6 +54,7 @@ class MatMul(OpSpec):
     n: int
     dtype: DType
     weight: str
+    layout: Layout = "nz"
 
     def cores(self, hardware: Hardware) -> Cores:
         """All cube cores: with few tiles K is split."""
@@ -58,12 +66,13 @@ class MatMul(OpSpec):
         plan = plan_cube(hardware, (self.m,), self.k, self.n, self.dtype, granted.aic, efficiency)
         # A plain product's weight is laid out [n, k]: only K makes its rows.
         slow = _alignment(hardware, size, self.k)
+        reordered = hardware["matmul_nd_factor"] if self.layout == "nd" else 1.0
         return cube_demand(
             hardware,
             head_us=hardware["cube_head_us"],
             cube_us=plan.cube_us * slow,
-            pulling_cores=plan.effective_cores,
-            hbm_gbps=hardware["matmul_hbm_gbps"] / slow,
+            pulling_cores=plan.effective_cores / reordered,
+            hbm_gbps=hardware["matmul_hbm_gbps"] / slow / reordered,
             weights=(WeightRead(self.weight, float(self.k * self.n * size)),),
             hbm_bytes=float(self.m * self.k * size + self.m * self.n * _OUTPUT_BYTES),
         )
@@ -77,7 +86,8 @@ class QuantMatMul(OpSpec):
     (per-token scales, or bf16 output) and leaves the last wave of tiles exposed
     (``quant_epilogue_us_per_kelement``; fewer cores do not change it); ``static`` pays
     ``quant_static_us`` once; ``fixpipe`` (fp16 output) pays nothing, nor does ``int32``,
-    which leaves the sums to DequantSwigluQuant.
+    which leaves the sums to DequantSwigluQuant.  Source: 12 rows of a 910B2 alone and 12 of A3
+    in network.
     """
 
     kind: ClassVar[str] = "quant_matmul"
@@ -121,6 +131,7 @@ class BatchMatMul(OpSpec):
 
     Batches are dealt whole to cores, so the pull rate is quantised by ceil(batch / cores);
     the head is ``batch_matmul_head_factor`` cube heads (two passes through the tiling).
+    Source: two kernels in network on A3 and the uv op of LongCat-Flash on 12 and 24 cube cores.
     """
 
     kind: ClassVar[str] = "batch_matmul"
@@ -157,7 +168,8 @@ class GroupedMatMul(OpSpec):
 
     Only the weights of experts that received rows are read (``active_experts`` may be an
     expectation, so it need not be whole).  ``groups`` gives the rows of each expert where
-    they are known to differ; the largest group sets the tile.
+    they are known to differ; the largest group sets the tile.  Source: 11 rows of a 910B2
+    alone; no row of an A3 die.
     """
 
     kind: ClassVar[str] = "grouped_matmul"
@@ -175,21 +187,67 @@ class GroupedMatMul(OpSpec):
 
     def demand(self, hardware: Hardware, granted: Cores) -> Demand:
         """Tiles of all active experts share the cores; bytes are those of active experts."""
-        copies = max(1, round(self.active_experts))
-        groups = self.groups or (max(1, round(self.rows / copies)),) * copies
-        size = ELEMENT_BYTES[self.dtype]
-        efficiency = hardware["grouped_matmul_efficiency"]
-        plan = plan_cube(
-            hardware, groups, self.k, self.n, self.dtype, granted.aic, efficiency, l2_feeds=False
-        )
-        slow = _alignment(hardware, size, self.k, self.n)
-        weight_bytes = self.active_experts * self.k * self.n * size
-        return cube_demand(
-            hardware,
-            head_us=hardware["grouped_matmul_head_us"],
-            cube_us=plan.cube_us * slow,
-            pulling_cores=plan.effective_cores,
-            hbm_gbps=hardware["grouped_matmul_hbm_gbps"] / slow,
-            weights=(WeightRead(self.weight, weight_bytes),),
-            hbm_bytes=self.rows * (self.k * size + self.n * _OUTPUT_BYTES),
-        )
+        row_bytes = self.k * ELEMENT_BYTES[self.dtype] + self.n * _OUTPUT_BYTES
+        return _grouped_demand(hardware, granted, self, self.dtype, row_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedMatMulSwigluQuant(OpSpec):
+    """int8 :class:`GroupedMatMul`, SwiGLU of its result and per-token quantisation, one launch.
+
+    ``n`` counts the columns of gate and up together (n / 2 leave the kernel, in int8 with an
+    fp32 scale a row).  Time = the product + the vector cores' work on its rows, at the row and
+    element cost of ``dequant_swiglu_quant``.  Source: the interface of
+    npu_grouped_matmul_swiglu_quant and 7 rows of a 910B2, each with the re-laying of its weight
+    in front: left out, they are within 4.1% on average (as a plain grouped product 4.3%, with
+    the vector work hidden behind the product 4.5%).  It has no parameter of its own.
+    """
+
+    kind: ClassVar[str] = "grouped_matmul_swiglu_quant"
+    rows: float
+    k: int
+    n: int
+    active_experts: float
+    weight: str
+    groups: tuple[int, ...] = ()
+
+    def cores(self, hardware: Hardware) -> Cores:
+        """All cube cores with their vector cores (a mixed kernel)."""
+        return all_cores(hardware, vector=True)
+
+    def demand(self, hardware: Hardware, granted: Cores) -> Demand:
+        """See the class; the weights of active experts, rows in and half as many columns out."""
+        row_bytes = self.k + self.n // 2 + _SCALE_BYTES
+        product = _grouped_demand(hardware, granted, self, "int8", row_bytes)
+        row_us = hardware["dequant_swiglu_quant_row_us"]
+        row_us += hardware["dequant_swiglu_quant_us_per_kelement"] * self.n / 1024
+        vector_us = math.ceil(self.rows / granted.aiv) * row_us
+        return replace(product, head_us=product.head_us + vector_us)
+
+
+def _grouped_demand(
+    hardware: Hardware,
+    granted: Cores,
+    spec: GroupedMatMul | GroupedMatMulSwigluQuant,
+    dtype: DType,
+    row_bytes: int,
+) -> Demand:
+    """A grouped product of which each row moves ``row_bytes`` of activations in and out."""
+    copies = max(1, round(spec.active_experts))
+    groups = spec.groups or (max(1, round(spec.rows / copies)),) * copies
+    size = ELEMENT_BYTES[dtype]
+    efficiency = hardware["grouped_matmul_efficiency"]
+    plan = plan_cube(
+        hardware, groups, spec.k, spec.n, dtype, granted.aic, efficiency, l2_feeds=False
+    )
+    slow = _alignment(hardware, size, spec.k, spec.n)
+    weight_bytes = spec.active_experts * spec.k * spec.n * size
+    return cube_demand(
+        hardware,
+        head_us=hardware["grouped_matmul_head_us"],
+        cube_us=plan.cube_us * slow,
+        pulling_cores=plan.effective_cores,
+        hbm_gbps=hardware["grouped_matmul_hbm_gbps"] / slow,
+        weights=(WeightRead(spec.weight, weight_bytes),),
+        hbm_bytes=spec.rows * row_bytes,
+    )

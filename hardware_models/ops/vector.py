@@ -136,7 +136,10 @@ class RowOp(OpSpec):
 
 @dataclass(frozen=True, slots=True)
 class GatingTopK(OpSpec):
-    """Softmax over the router's logits and the top-k of score plus bias (MoeGatingTopK)."""
+    """Softmax over the router's logits and the top-k of score plus bias (MoeGatingTopK).
+
+    Source: 256 rows of 256 experts in network on A3, and the steps of LongCat-Flash.
+    """
 
     kind: ClassVar[str] = "gating_topk"
     rows: int
@@ -158,7 +161,11 @@ class GatingTopK(OpSpec):
 
 @dataclass(frozen=True, slots=True)
 class Embedding(OpSpec):
-    """Gather of ``rows`` rows of ``width`` elements from a table in HBM."""
+    """Gather of ``rows`` rows of ``width`` bf16 elements from a table in HBM.
+
+    Time = ``gather_head_us`` + the slower of waves of rows at ``gather_us_per_kelement`` and
+    their bytes.  Source: the gathers of served models on A3 (GatherV2/V3).
+    """
 
     kind: ClassVar[str] = "embedding"
     rows: int
@@ -172,7 +179,10 @@ class Embedding(OpSpec):
         """Head + rows from HBM through the granted vector cores, as a gather."""
         return Demand(
             head_us=hardware["gather_head_us"],
-            vector_us=hardware["gather_us_per_kelement"] * self.width / 1024,
+            vector_us=math.ceil(self.rows / granted.aiv)
+            * hardware["gather_us_per_kelement"]
+            * self.width
+            / 1024,
             hbm_bytes=float(self.rows * self.width * 2),
             hbm_cap_gbps=granted.aiv * hardware["hbm_per_aiv_gbps"],
         )

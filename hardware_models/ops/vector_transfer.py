@@ -51,7 +51,10 @@ class VectorSend(OpSpec):
 
 @dataclass(frozen=True, slots=True)
 class VectorReceive(OpSpec):
-    """camp2p: the receiving side, which copies ``bytes`` out of the window."""
+    """camp2p: the receiving side, which copies ``bytes`` out of the window.
+
+    Source: XCCL sends on A3 (second-hand), whose cores copy at the same rate.
+    """
 
     kind: ClassVar[str] = "vector_receive"
     bytes: int
@@ -126,6 +129,7 @@ class ExpertWait(OpSpec):
     """direct: until the copies of every die of the other role are there (worker_scheduler).
 
     So all ``group`` dies of the own role have theirs at the same time.  It runs on the AI CPU.
+    Source: latency of 512 bytes between dies (``receive_notify_us``).
     """
 
     kind: ClassVar[str] = "expert_wait"
@@ -145,6 +149,7 @@ class ExpertReceive(OpSpec):
     """direct: the receiving side, which copies ``rows`` slots out of its windows.
 
     On an FFN die into the order of the experts, on an attention die weighted and summed.
+    Source: the rate of XCCL sends on A3 (second-hand).
     """
 
     kind: ClassVar[str] = "expert_receive"

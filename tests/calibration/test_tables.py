@@ -14,6 +14,7 @@ from hardware_models.ops import (
     BatchMatMul,
     GqaAttention,
     GroupedMatMul,
+    GroupedMatMulSwigluQuant,
     HcclCollective,
     MatMul,
     MlaDecodeAttention,
@@ -61,7 +62,7 @@ def rows_of(tmp_path: Path, header: str, *lines: str) -> list[KernelRow]:
             "5,1536;96,96,16,32;3072;3072",
             QuantMatMul(5, 1536, 3072, "w", "static"),
         ),
-        ("MatMulV2", "16,5120;9496,5120", MatMul(16, 5120, 9496, "bf16", "w")),
+        ("MatMulV2", "16,5120;9496,5120", MatMul(16, 5120, 9496, "bf16", "w", "nd")),
         ("MatMulV3(WeightNz)", "16,5120;320,48,16,16", MatMul(16, 5120, 768, "bf16", "w")),
         ("TransposeBatchMatMul", "16,5,512;16,512,128", BatchMatMul(16, 5, 512, 128, "bf16", "w")),
         (
@@ -69,6 +70,12 @@ def rows_of(tmp_path: Path, header: str, *lines: str) -> list[KernelRow]:
             "64,2048;8,128,224,16,32",
             GroupedMatMul(64.0, 2048, 7168, 8.0, "int8", "w"),
         ),
+        (
+            "GroupedMatmulSwigluQuant",
+            "64,7168;8,128,448,16,32;8,4096;64;8",
+            GroupedMatMulSwigluQuant(64.0, 7168, 4096, 8.0, "w"),
+        ),
+        ("AddRmsNormQuant", "16,5120;16,5120;5120;", RowOp("add_rms_norm_quant", 16, 5120)),
         ("AddRmsNormBias", "16,5120;16,5120;5120;", RowOp("add_rms_norm", 16, 5120)),
         ("DynamicQuant", "8,2304", RowOp("dynamic_quant", 8, 2304)),
         (

@@ -6,6 +6,7 @@ no CANN kernel matches keeps its own kind in CamelCase and no operands.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hardware_models.demand import Cores, OpSpec
@@ -20,6 +21,7 @@ from hardware_models.ops import (
     ExpertSend,
     GatingTopK,
     GroupedMatMul,
+    GroupedMatMulSwigluQuant,
     HcclCollective,
     HostLaunch,
     HostRead,
@@ -36,7 +38,7 @@ from hardware_models.ops import (
     VectorSend,
 )
 from hardware_models.ops.matmul import Epilogue
-from hardware_models.ops.tiling import DType
+from hardware_models.ops.tiling import ELEMENT_BYTES, DType
 from hardware_models.ops.vector import RowKind
 
 Operands = tuple[tuple[tuple[int, ...], str], ...]
@@ -63,15 +65,20 @@ _QUANT_OUTPUTS: dict[Epilogue, str] = {
     "vector": "DT_BF16", "static": "DT_BF16", "fixpipe": "FLOAT16", "int32": "INT32",
 }  # fmt: skip
 _TOPK_COLUMNS = 1
+_FRACTAL_ROWS, _FRACTAL_BYTES = 16, 32
+
+
+_Product = MatMul | QuantMatMul | BatchMatMul | GroupedMatMul | GroupedMatMulSwigluQuant
 
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """Type and operands of a kernel row."""
+    """Type and operands of a kernel row; ``nz`` counts the inputs that are FRACTAL_NZ."""
 
     type: str
     inputs: Operands = ()
     outputs: Operands = ()
+    nz: tuple[int, ...] = ()
 
 
 def collective_of(spec: OpSpec) -> str:
@@ -106,7 +113,7 @@ def kernel_text(spec: OpSpec) -> KernelText:
     """Type and operands of an op that is no collective."""
     if isinstance(spec, RowOp):
         return _row_op(spec)
-    if isinstance(spec, MatMul | QuantMatMul | BatchMatMul | GroupedMatMul):
+    if isinstance(spec, _Product):
         return _product(spec)
     if isinstance(spec, MlaProlog | MlaDecodeAttention):
         return _attention(spec)
@@ -139,7 +146,33 @@ def _gather(rows: int, width: int, dtype: str) -> KernelText:
     return KernelText("GatherV2", inputs, (((rows, width), dtype),))
 
 
-def _product(spec: MatMul | QuantMatMul | BatchMatMul | GroupedMatMul) -> KernelText:
+def _matmul(spec: MatMul) -> KernelText:
+    dtype, fractal = _DTYPES[spec.dtype], _FRACTAL_BYTES // ELEMENT_BYTES[spec.dtype]
+    x, out = ((spec.m, spec.k), dtype), (((spec.m, spec.n), dtype),)
+    if spec.layout == "nd":
+        return KernelText("MatMulV3", (x, ((spec.n, spec.k), dtype)), out)
+    blocks = (
+        math.ceil(spec.n / fractal), math.ceil(spec.k / _FRACTAL_ROWS), _FRACTAL_ROWS, fractal
+    )  # fmt: skip
+    return KernelText("MatMulV3", (x, (blocks, dtype)), out, nz=(1,))
+
+
+def _grouped(spec: GroupedMatMul | GroupedMatMulSwigluQuant) -> KernelText:
+    rows, experts = max(1, round(spec.rows)), max(1, round(spec.active_experts))
+    dtype = _DTYPES[spec.dtype] if isinstance(spec, GroupedMatMul) else "INT8"
+    inputs: Operands = ((rows, spec.k), dtype), ((experts, spec.k, spec.n), dtype)
+    if isinstance(spec, GroupedMatMul):
+        return KernelText("GroupedMatmul", inputs, (((rows, spec.n), "DT_BF16"),))
+    scales: Operands = ((experts, spec.n), "FLOAT"), ((rows,), "FLOAT"), ((experts,), "INT64")
+    outputs: Operands = ((rows, spec.n // 2), "INT8"), ((rows,), "FLOAT")
+    return KernelText("GroupedMatmulSwigluQuant", (*inputs, *scales), outputs)
+
+
+def _product(spec: _Product) -> KernelText:
+    if isinstance(spec, MatMul):
+        return _matmul(spec)
+    if isinstance(spec, GroupedMatMul | GroupedMatMulSwigluQuant):
+        return _grouped(spec)
     if isinstance(spec, QuantMatMul):
         scale: Operands = (((spec.n,), "FLOAT"),)
         if spec.epilogue == "vector":
@@ -148,16 +181,9 @@ def _product(spec: MatMul | QuantMatMul | BatchMatMul | GroupedMatMul) -> Kernel
         outputs = (((spec.m, spec.n), _QUANT_OUTPUTS[spec.epilogue]),)
         return KernelText("QuantBatchMatmulV3", inputs, outputs)
     dtype = _DTYPES[spec.dtype]
-    if isinstance(spec, MatMul):
-        inputs = ((spec.m, spec.k), dtype), ((spec.n, spec.k), dtype)
-        return KernelText("MatMulV3", inputs, (((spec.m, spec.n), dtype),))
-    if isinstance(spec, BatchMatMul):
-        x, w = (spec.m, spec.batch, spec.k), (spec.batch, spec.k, spec.n)
-        out = (spec.m, spec.batch, spec.n)
-        return KernelText("TransposeBatchMatMul", ((x, dtype), (w, dtype)), ((out, dtype),))
-    rows, experts = max(1, round(spec.rows)), max(1, round(spec.active_experts))
-    inputs = ((rows, spec.k), dtype), ((experts, spec.k, spec.n), dtype)
-    return KernelText("GroupedMatmul", inputs, (((rows, spec.n), "DT_BF16"),))
+    x, w = (spec.m, spec.batch, spec.k), (spec.batch, spec.k, spec.n)
+    out = (spec.m, spec.batch, spec.n)
+    return KernelText("TransposeBatchMatMul", ((x, dtype), (w, dtype)), ((out, dtype),))
 
 
 def _attention(spec: MlaProlog | MlaDecodeAttention) -> KernelText:

@@ -98,7 +98,7 @@ def test_shares_kinds_and_gaps_of_one_rank(tmp_path: Path) -> None:
     rate = HARDWARE["hbm_read_gbps"] * 1e9
     roofline_us = max(operations / peak, moved / rate) * 1e6
     assert matmul["of_roofline"] == pytest.approx(roofline_us / 100, rel=1e-6)
-    alone = alone_us(MatMul(64, 4096, 8192, "bf16", "w"), HARDWARE)
+    alone = alone_us(MatMul(64, 4096, 8192, "bf16", "w", "nd"), HARDWARE)
     assert matmul["twin_over_profile"] == pytest.approx(alone / 100)
     assert matmul["cube_utilisation"] == pytest.approx(0.30)
     assert [(row["type"], row["count"]) for row in found["unmapped"]] == [("hcom_allReduce_", 1)]
@@ -114,7 +114,7 @@ def test_the_three_thresholds_have_advice_that_the_twin_tried(tmp_path: Path) ->
     assert (hits["value"], hits["state"]) == (pytest.approx(0.4), "missed")
     assert (cube["value"], cube["state"]) == (pytest.approx(0.3), "missed")
     assert (moving["value"], moving["state"]) == (pytest.approx(0.5), "missed")
-    spec = MatMul(64, 4096, 8192, "bf16", "w")
+    spec = MatMul(64, 4096, 8192, "bf16", "w", "nd")
     (resident,) = hits["trials"]
     assert resident["before_us"] == pytest.approx(alone_us(spec, HARDWARE))
     assert resident["after_us"] == pytest.approx(alone_us(spec, HARDWARE, resident=True))
