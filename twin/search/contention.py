@@ -23,10 +23,9 @@ ALONE = EngineOptions(contention=False)
 class ContentionCheck:
     """What a search without contention would have chosen; latencies in us.
 
-    ``winner_alone_us`` is the winner's latency without contention.  The optimum without
-    contention has the knobs ``choice`` and the latency ``alone_us``, with contention
-    ``contended_us``.  ``changes`` where the winner lies above that optimum by more than the
-    tie tolerance.  ``proven`` where no candidate was left open.
+    The optimum without contention has the knobs ``choice`` and the latency ``alone_us``; with
+    contention ``contended_us``.  ``changes`` where it then no longer ties with the winner, which
+    without contention takes ``winner_alone_us``.  ``proven`` where no candidate was left open.
     """
 
     changes: bool
@@ -45,17 +44,20 @@ def check_contention(
     Raises:
         InputError: the run folder cannot be written or read.
     """
-    (winner_us,) = latencies(space.schedule(winner), space.model, [space.hardware], ALONE)
+    (alone,) = latencies(space.schedule(winner), space.model, [space.hardware], ALONE)
     # Without ties more is pruned: only the first of the fastest is asked for.
     swept = sweep(Explorer(space, _ROUNDING, ALONE), workers, folder, budget)
     known = [(point.latency_us, point.index) for point in swept.points]
-    alone_us, first = min([*known, (winner_us, winner)])
-    (contended_us,) = latencies(space.schedule(first), space.model, [space.hardware])
+    alone_us, first = min([*known, (alone, winner)])
+    if alone <= alone_us * (1 + _ROUNDING):
+        alone_us, first = alone, winner
+    schedules = [space.schedule(index) for index in (winner, first)]
+    best_us, contended_us = (latencies(it, space.model, [space.hardware])[0] for it in schedules)
     return ContentionCheck(
-        changes=winner_us > alone_us * (1 + tolerance),
+        changes=contended_us > best_us * (1 + tolerance),
         choice=space.choice(first),
         alone_us=alone_us,
         contended_us=contended_us,
-        winner_alone_us=winner_us,
+        winner_alone_us=alone,
         proven=swept.open == 0,
     )

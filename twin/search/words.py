@@ -21,12 +21,14 @@ def contention_line(payload: Mapping[str, Any]) -> str:
     check, best = payload["contention"], payload["best"]
     latency, best_ms = latency_of(best)
     without = check["without"]
+    changed = {k: v for k, v in without["knobs"].items() if best["knobs"].get(k) != v}
+    if not changed:
+        return "without contention the same schedule would win: sharing does not decide"
     if not check["winner_changes"]:
         return (
-            f"without contention the best stays within {check['tolerance']:.1%} of the optimum: "
+            f"without contention {_levels(changed)} would win, which ties with the best: "
             "sharing does not decide"
         )
-    changed = {k: v for k, v in without["knobs"].items() if best["knobs"].get(k) != v}
     slower = without["with_contention_ms"] / best_ms - 1
     return (
         f"CONTENTION DECIDES: without it {_levels(changed)} would win "

@@ -14,9 +14,12 @@ from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from twin.evaluate import evaluate
 from twin.models import load_model
+from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
+from twin.search.baselines import closed_form_baseline
 from twin.search.changes import with_ratio
 from twin.search.closed_form import LayerTimes, LinearTime, closed_form, layer_times
+from twin.search.feasible import rejection
 
 positive = st.floats(0.01, 1000)
 
@@ -108,6 +111,26 @@ def test_times_are_those_of_simulated_layers() -> None:
     assert fewer.batch == 4
     assert fewer.attention_us == pytest.approx(times.attention_us, rel=0.02)
     assert fewer.ffn.us(4) > times.ffn.us(4)
+
+
+def test_as_a_baseline_it_chooses_among_the_ratios_that_fit() -> None:
+    base = load_schedule("recipe_afd")
+    model, hardware = load_model(base.model), load_hardware("a3-752t")
+    name, schedule, reasoning = closed_form_baseline(base, model, hardware)
+    assert isinstance(schedule, Schedule)
+    ratio = schedule.deployment.attention_ratio
+    assert name == f"closed-form A:F {ratio}:1"
+    assert schedule == with_ratio(base, ratio)
+    assert rejection(schedule, model, hardware) is None
+    assert "2601.21351" in reasoning
+    times = layer_times(base, model, hardware)
+    # 128 dies: 2, 4, 8, ... parts.
+    fitting = [r for r in (1, 3, 7, 15) if rejection(with_ratio(base, r), model, hardware) is None]
+    assert ratio == max(fitting, key=times.throughput)
+    full = hardware.with_values({"hbm_capacity_bytes": 2**30})
+    name, why, _ = closed_form_baseline(base, model, full)
+    assert name == "closed-form A:F"
+    assert "none of the ratios" in str(why)
 
 
 def test_colocated_schedules_have_no_ratio() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,24 @@ def test_the_optimum_alone_is_that_of_brute_force(
     assert found.proven
     assert found.alone_us == pytest.approx(best, rel=1e-9)
     assert found.winner_alone_us == pytest.approx(alone[winner], rel=1e-9)
-    assert found.changes == (alone[winner] > best * (1 + tolerance))
     chosen = next(i for i in range(SPACE.size) if SPACE.choice(i) == found.choice)
     assert alone[chosen] == pytest.approx(best, rel=1e-9)
     contended = latencies(SPACE.schedule(chosen), MODEL, [HARDWARE])[0]
     assert found.contended_us == pytest.approx(contended, rel=1e-9)
     assert found.contended_us >= found.alone_us
+    (winner_us,) = latencies(SPACE.schedule(winner), MODEL, [HARDWARE])
+    assert found.changes == (contended > winner_us * (1 + tolerance))
+
+
+def test_a_winner_that_is_as_fast_alone_is_no_change(tmp_path: Path) -> None:
+    # Two names of one schedule: the second is as fast as the first, and stays.
+    knob = Knob(drives="super_kernel", levels=(0, 1))
+    base = replace(SPACE.base, super_kernel=())
+    twice = replace(SPACE, base=base, knobs={"super_kernel": knob})
+    with Workers(1) as workers:
+        found = check_contention(twice, 1, 0.0, workers, tmp_path, 10**6)
+    assert not found.changes
+    assert found.choice == {"super_kernel": 1}
 
 
 def test_both_sweeps_share_a_run_folder_and_keep_apart(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def test_contention_is_said_first_and_loud_only_where_it_decides() -> None:
     assert "b 4" in first
     assert "a 1" not in first
     assert "2.00% slower" in first
+    calm["contention"]["without"]["knobs"] = calm["best"]["knobs"]
+    assert "the same schedule" in answer_lines(calm)[0]
 
 
 def test_the_three_latencies_are_labelled() -> None:
