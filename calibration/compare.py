@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from calibration.compare_runs import compare_runs
 from calibration.comparison import (
     Comparison,
     compare_kernels,
@@ -31,6 +32,7 @@ from calibration.measurement import (
 from calibration.predict import Setting
 from calibration.scatter import scatter_svg
 from calibration.tables import Row, load_rows
+from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
 from twin.choices import HardwareChoice
 from twin.cli import run
@@ -52,6 +54,7 @@ class CompareConfig:
 
     hardware: HardwareChoice
     measurements: str | None
+    profiles: str | None
     draws: int
     seed: int
 
@@ -59,6 +62,12 @@ class CompareConfig:
 def main(config: CompareConfig, folder: Path) -> None:
     """Compare, print the tables and write the results."""
     began = time.perf_counter()
+    if config.profiles is not None:
+        if config.measurements is not None:
+            raise InputError("measurements", config.measurements, "null with profiles=")
+        compare_runs(Path(config.profiles), config.hardware, config.draws, config.seed, folder)
+        write_timing(folder, time.perf_counter() - began, {})
+        return
     rows: list[Row] = list(shipped_measurements())
     if config.measurements is not None:
         rows = load_rows(config.measurements)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from calibration.next_measurement import Candidate, rank_candidates
 from calibration.profile_fit import ProfileFit, fit_profile
-from calibration.profiles.folder import find_ranks
+from calibration.profiles.measured import find_runs
 from calibration.profiles.rows import ProfileRows, rows_of
 from calibration.profiles.shown import shown
 from hardware_models.demand import OpSpec
@@ -67,7 +67,7 @@ def fit_profiles(options: ProfileFitOptions, die: str, folder: Path) -> None:
     options.check()
     hardware = load_hardware(die)
     specs = _step_specs(options.schedule, hardware)
-    files = find_ranks(Path(options.profiles))
+    files = find_runs(Path(options.profiles))
     name = shown(Path(options.profiles).resolve().name)
     found = rows_of(files, hardware, options.kv_tokens, options.ep, f"profile {name}")
     if not found.rows:

@@ -27,6 +27,14 @@ from hardware_models.shapes import ranges_of
 
 Array = NDArray[np.float64]
 
+LOCAL_EXCHANGES: dict[str, tuple[str, ...]] = {
+    "dispatch": ("dispatch_base_us", "moe_exchange_us_per_row"),
+    "combine": ("combine_base_us", "moe_exchange_us_per_row"),
+}
+"""Exchanges within one die (EP1): nothing waits in them, so a profile's times are their own."""
+
+IN_PROFILES = PARAMETERS | LOCAL_EXCHANGES
+
 # A parameter of whose prior width less than this was removed has learned nothing.
 LEARNED = 0.05
 
@@ -91,7 +99,7 @@ def fit_profile(
     ``source`` names the profile in the fitted parameters.  ``progress`` is called once a group
     of kinds.
     """
-    priors = priors_of(hardware)
+    priors = priors_of(hardware, [row.kind for row in rows])
     values: dict[str, float] = {}
     names: list[str] = []
     blocks: list[Array] = []
@@ -132,13 +140,13 @@ def fit_profile(
     )
 
 
-def priors_of(hardware: Hardware) -> dict[str, Prior]:
-    """Priors of the kernels' parameters: the die's values with their 80% intervals.
+def priors_of(hardware: Hardware, kinds: Sequence[str] = ()) -> dict[str, Prior]:
+    """Priors of the kernels' parameters, those of ``kinds`` included: values, 80% intervals.
 
     A parameter without a width, or whose interval holds zero, is not fitted.
     """
     found = {}
-    for name in dict.fromkeys(_names(PARAMETERS)):
+    for name in dict.fromkeys((*_names(PARAMETERS), *_names(kinds))):
         parameter = hardware.parameters.get(name)
         if parameter is not None and _LEAST_VALUE < parameter.low < parameter.high:
             found[name] = Prior(
@@ -150,14 +158,14 @@ def priors_of(hardware: Hardware) -> dict[str, Prior]:
 
 
 def _names(kinds: Sequence[str] | Mapping[str, tuple[str, ...]]) -> list[str]:
-    return [name for kind in kinds for name in PARAMETERS.get(kind, ())]
+    return [name for kind in kinds for name in IN_PROFILES.get(kind, ())]
 
 
 def _groups(rows: Sequence[KernelRow], priors: Mapping[str, Prior]) -> list[tuple[str, ...]]:
     """Kinds joined wherever they share a parameter, in order of their rows."""
     groups: list[set[str]] = []
     for kind in dict.fromkeys(row.kind for row in rows):
-        names = {n for n in PARAMETERS.get(kind, ()) if n in priors}
+        names = {n for n in IN_PROFILES.get(kind, ()) if n in priors}
         joined = {kind}
         for group in [g for g in groups if names & set(_names(sorted(g)))]:
             joined |= group

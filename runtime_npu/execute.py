@@ -74,7 +74,7 @@ def _prepared(options: RunOptions, scratch: Path) -> tuple[Job, Prompts]:
     # The checkpoint's model need not be the one that the schedule was written for.
     schedule = dataclasses.replace(schedule, model=source.spec.name)
     validate_schedule(schedule, source.spec, load_hardware(schedule.deployment.hardware))
-    prompts = read_prompts(options, source)
+    prompts = read_prompts(options, source, schedule.workload if options.profile else None)
     job = Job(
         schedule,
         source,
@@ -82,6 +82,7 @@ def _prepared(options: RunOptions, scratch: Path) -> tuple[Job, Prompts]:
         options.max_new_tokens,
         options.cache_tokens,
         sampling(options.temperature, options.top_p, options.seed),
+        options.profile,
     )
     for rank in range(schedule.deployment.total_dies):
         rank_blocks(schedule.deployment, rank, job.lengths, options.cache_tokens)

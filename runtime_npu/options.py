@@ -24,3 +24,4 @@ class RunOptions:
     top_p: float = 1.0
     device: Device = "cpu"
     seed: int = 0
+    profile: bool = False

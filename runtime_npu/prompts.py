@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from hardware_models.errors import InputError, MachineError
 from runtime_npu.options import RunOptions
 from runtime_npu.source import WeightSource
 from twin.model_spec import ModelSpec
+from twin.workload import Workload
 
 SAMPLE_LENGTHS = (5, 3)
 TOKENIZER = "tokenizer.json"
@@ -31,8 +33,13 @@ class Prompts:
         return tuple(self.tokenizer.decode(list(tokens)) for tokens in token_ids)
 
 
-def read_prompts(options: RunOptions, source: WeightSource) -> Prompts:
-    """The prompts of a run: ``prompt_ids``, ``prompts``, or two short samples.
+def read_prompts(
+    options: RunOptions, source: WeightSource, workload: Workload | None = None
+) -> Prompts:
+    """The prompts of a run: ``prompt_ids``, ``prompts``, or samples.
+
+    Samples are those of :func:`workload_prompts` where a ``workload`` is given, else two short
+    ones.
 
     Raises:
         InputError: both kinds given, an empty one, an id outside the vocabulary, or a prompt
@@ -46,6 +53,8 @@ def read_prompts(options: RunOptions, source: WeightSource) -> Prompts:
         field = "prompts"
     else:
         ids = options.prompt_ids
+        if ids is None and workload is not None:
+            ids = workload_prompts(source.spec, workload, options.max_new_tokens, options.seed)
         prompts = Prompts(sample_prompts(source.spec) if ids is None else ids)
         field = "prompt_ids"
     _check(prompts.ids, field, source.spec, options.max_new_tokens)
@@ -57,6 +66,17 @@ def sample_prompts(spec: ModelSpec) -> tuple[tuple[int, ...], ...]:
     return tuple(
         tuple((start + 1 + position) % spec.vocab_size for position in range(length))
         for start, length in zip((0, SAMPLE_LENGTHS[0]), SAMPLE_LENGTHS, strict=True)
+    )
+
+
+def workload_prompts(
+    spec: ModelSpec, workload: Workload, max_new_tokens: int, seed: int
+) -> tuple[tuple[int, ...], ...]:
+    """``workload``'s batch of random prompts: half-way through a run they are its KV long."""
+    length = max(1, workload.kv_tokens - max_new_tokens // 2)
+    draw = random.Random(seed)
+    return tuple(
+        tuple(draw.choices(range(spec.vocab_size), k=length)) for _ in range(workload.global_batch)
     )
 
 

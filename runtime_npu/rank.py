@@ -18,9 +18,11 @@ from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.parallel.groups import Place
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import layer_plan
+from runtime_npu.profiled import ProfiledBackend, ProfiledDecoder, RankProfile, one_thread
 from runtime_npu.record import OpRecord
 from runtime_npu.sampling import Sampling
 from runtime_npu.source import WeightSource, contents_of
+from twin.deployment import Deployment
 from twin.graph.build import build_step_graph
 from twin.graph.step_graph import StepGraph
 from twin.schedule import Schedule
@@ -39,6 +41,7 @@ class Job:
     max_new_tokens: int
     cache_tokens: int | None
     sampling: Sampling | None
+    profile: bool = False
 
     @property
     def lengths(self) -> list[int]:
@@ -53,7 +56,8 @@ class Report:
 
     ``token_ids``, the wall times and ``accepted`` are those of
     :class:`runtime_npu.generate.Generation`; ``ops`` is the record of a decode step,
-    ``differences`` is empty where that and the step graph agree.
+    ``differences`` is empty where that and the step graph agree.  ``profile`` is there where the
+    job asked for one.
     """
 
     place: Place
@@ -63,6 +67,7 @@ class Report:
     accepted: tuple[tuple[int, ...], ...]
     ops: tuple[OpRecord, ...]
     differences: tuple[str, ...]
+    profile: RankProfile | None = None
 
 
 def run_rank(job: Job, rank: int) -> Report:
@@ -72,18 +77,28 @@ def run_rank(job: Job, rank: int) -> Report:
         InputError: the checkpoint is not that of the model.
         MachineError: a cache larger than memory.
     """
+    if job.profile:
+        with one_thread():
+            return _run(job, rank, ProfiledBackend())
+    return _run(job, rank, ReferenceBackend())
+
+
+def _run(job: Job, rank: int, backend: ReferenceBackend) -> Report:
     world = World(job.schedule.deployment, rank)
-    if world.size > 1:
+    if world.size > 1 and not job.profile:
         # Ranks share this machine's cores.
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // world.size))
-    model = build_model(job.schedule, job.source, world)
+    model = build_model(job.schedule, job.source, world, backend)
     lengths = job.lengths
     blocks = rank_blocks(world.deployment, rank, lengths, job.cache_tokens)
     try:
-        decoder = Decoder(model, lengths, blocks, world, sampling=job.sampling)
+        kind = ProfiledDecoder if job.profile else Decoder
+        decoder = kind(model, lengths, blocks, world, sampling=job.sampling)
     except RuntimeError as error:  # the allocator's answer to a cache that memory cannot hold
         asked = f"{blocks} cache blocks"
         raise MachineError(f"{asked} do not fit in this machine's memory ({error})") from None
+    if isinstance(decoder, ProfiledDecoder) and isinstance(backend, ProfiledBackend):
+        decoder.watch(backend, plain=job.max_new_tokens // 2)
     generation = generate(decoder, job.prompts, job.max_new_tokens, job.source.end_tokens)
     hardware = load_hardware(job.schedule.deployment.hardware)
     graph = build_step_graph(job.schedule, job.source.spec, hardware)
@@ -95,10 +110,16 @@ def run_rank(job: Job, rank: int) -> Report:
         accepted=generation.accepted,
         ops=generation.steps[0] if generation.steps else (),
         differences=tuple(step_differences(generation.steps, graph, world)),
+        profile=decoder.found() if isinstance(decoder, ProfiledDecoder) else None,
     )
 
 
-def build_model(schedule: Schedule, source: WeightSource, world: World) -> LongcatFlash | FfnDie:
+def build_model(
+    schedule: Schedule,
+    source: WeightSource,
+    world: World,
+    backend: ReferenceBackend | None = None,
+) -> LongcatFlash | FfnDie:
     """The rank's part of the schedule's model on the reference backend, its weights loaded.
 
     Raises:
@@ -108,7 +129,7 @@ def build_model(schedule: Schedule, source: WeightSource, world: World) -> Longc
     kind = FfnDie if world.place.role == "ffn" else LongcatFlash
     model = kind(
         source.spec,
-        ReferenceBackend(),
+        backend or ReferenceBackend(),
         layer_plan(schedule, world.place.role),
         world,
         dtype=dtype,
@@ -128,7 +149,7 @@ def step_differences(
     if not steps:
         return []
     found = [
-        *differences(steps[0], graph, simulated_die(world)),
+        *differences(steps[0], graph, simulated_die(world.place, world.deployment)),
         *(
             f"step {number}: issued other ops than the first step"
             for number, step in enumerate(steps)
@@ -139,9 +160,9 @@ def step_differences(
     return [name + line for line in found]
 
 
-def simulated_die(world: World) -> int:
-    """The die of the step graph that stands for this rank: see ``build_step_graph``."""
-    ratio = world.deployment.attention_ratio
-    if world.place.role == "ffn":
+def simulated_die(place: Place, deployment: Deployment) -> int:
+    """The die of the step graph that stands for a rank: see ``build_step_graph``."""
+    ratio = deployment.attention_ratio
+    if place.role == "ffn":
         return ratio
-    return world.place.number % ratio if world.deployment.is_afd else 0
+    return place.number % ratio if deployment.is_afd else 0

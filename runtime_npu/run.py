@@ -55,6 +55,7 @@ def main(options: RunOptions, folder: Path) -> None:
     require_device(options.device)
     # Only now: --help and the checks above must work without torch.
     from runtime_npu.execute import execute  # noqa: PLC0415
+    from runtime_npu.profile_folder import write_profile  # noqa: PLC0415
     from runtime_npu.summary import payload, print_summary, rates  # noqa: PLC0415
 
     result = execute(options, folder / "checkpoint")
@@ -63,6 +64,8 @@ def main(options: RunOptions, folder: Path) -> None:
     print_summary(result)
     write_result(folder, COMMAND, options.seed, payload(result), packages=PACKAGES)
     write_timing(folder, time.perf_counter() - start, rates(result))
+    if options.profile:
+        write_profile(result, folder / "profile")
     print(f"wrote {folder}/result.json and timing.json")
     if result.differences:
         raise MismatchError("\n".join(("issued otherwise than planned:", *result.differences)))

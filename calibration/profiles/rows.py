@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from calibration.kernel import KernelRow, spec_text
-from calibration.kinds import PARAMETERS
+from calibration.profile_fit import IN_PROFILES, LOCAL_EXCHANGES
 from calibration.profiles.diagnosis import collectives_of
 from calibration.profiles.folder import RankFiles
 from calibration.profiles.kind_time import Rater
 from calibration.profiles.mapping import Context, Mapped, UnmappedTally, map_kernel
+from calibration.profiles.measured import measured_context
 from calibration.profiles.profile import read_rank
 from calibration.profiles.skipped import SkippedRows
 from calibration.reading import SHORTEST_LAUNCH_US
@@ -50,12 +51,13 @@ def rows_of(
         InputError: a file cannot be used at all.
     """
     known = collectives_of(files)
-    context = Context(kv_tokens, ep, known.dies, known.moved_mb)
+    given = Context(kv_tokens, ep, known.dies, known.moved_mb)
     rater, tally = Rater(hardware), UnmappedTally()
     groups: dict[tuple[str, OpSpec], list[float]] = {}
     skipped: list[SkippedRows] = []
     for rank_files in files:
         rank = read_rank(rank_files)
+        context = measured_context(rank_files, given)
         skipped += rank.skipped
         for kernel in (*rank.counted.computing, *rank.counted.collectives):
             mapped = _usable(rater.checked(map_kernel(kernel, context)))
@@ -77,8 +79,10 @@ def _usable(mapped: Mapped) -> Mapped:
     reason = ""
     if mapped.kind == _COLLECTIVE:
         reason = "collectives: their time holds the waiting for other ranks"
-    elif mapped.kind not in PARAMETERS:
+    elif mapped.kind not in IN_PROFILES:
         reason = f"{mapped.kind}: no parameters of its own"
+    elif mapped.kind in LOCAL_EXCHANGES and getattr(mapped.spec, "ep", 0) != 1:
+        reason = f"{mapped.kind}: its time holds the waiting for other ranks"
     elif mapped.kernel.duration_us < SHORTEST_LAUNCH_US:
         reason = f"shorter than {SHORTEST_LAUNCH_US} us"
     return Mapped(mapped.kernel, mapped.kind, None, reason) if reason else mapped

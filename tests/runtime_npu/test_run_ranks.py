@@ -21,7 +21,7 @@ from twin.cli import run as run_command
 from twin.models import load_model
 from twin.schedule_io import load_schedule, shipped_schedules
 
-CPU = [name for name in shipped_schedules() if name.startswith("cpu/")]
+CPU = [x for x in shipped_schedules() if x.startswith("cpu/") and load_schedule(x).model == "tiny"]
 PROMPTS = "prompt_ids=[[1,2,3,4,5],[6],[7,8,9],[10,11]]"
 
 

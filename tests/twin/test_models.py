@@ -51,7 +51,7 @@ def refused(**changes: object) -> InputError:
 
 
 def test_shipped_models_have_the_published_sizes() -> None:
-    assert shipped_models() == ["longcat-flash-560b", "tiny"]
+    assert shipped_models() == ["longcat-flash-560b", "mid", "tiny"]
     assert (FULL.hidden_size, FULL.num_layers, FULL.router_width) == (6144, 28, 768)
     assert (FULL.real_topk, FULL.qk_head_dim, FULL.kv_width) == (8.0, 192, 576)
     tiny = load_model("tiny")
@@ -184,7 +184,7 @@ def test_an_unknown_model_lists_the_shipped_ones(name: str) -> None:
     with pytest.raises(InputError) as caught:
         load_model(name)
     assert caught.value.field == "model"
-    assert "longcat-flash-560b, tiny" in caught.value.allowed
+    assert "longcat-flash-560b, mid, tiny" in caught.value.allowed
 
 
 def test_a_binary_file_is_no_config(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""A simulated run as the folders that Ascend's profiler writes, one a die, marked as simulated.
+"""A run as the folders that Ascend's profiler writes, one a die, marked as simulated or measured.
 
 The layout and columns are those of torch_npu.profiler on CANN 8.3 (Level1 without performance
-counters: the twin has no cycles to count).  Times count from zero.  ``simulated.json`` marks a
-folder and gives what the format has no place for: streams by number, and the twin's names of
-collectives.
+counters: the twin has no cycles to count).  Times count from zero.  ``simulated.json`` (of a run
+on this machine ``measured.json``) marks a folder and gives what the format has no place for:
+streams by number, and the twin's names of collectives.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from twin.report.ascend_rows import (
     is_kernel,
     kernel_text,
 )
-from twin.report.ascend_trace import ascend_events
+from twin.report.ascend_trace import Origin, ascend_events
 from twin.report.spans import Span, common, length_us, union
 from twin.report.trace import streams_of
 from twin.results import write_json, write_text
@@ -67,9 +67,13 @@ def check_export(folder: str) -> None:
 
 
 def write_ascend(
-    folder: Path, graph: StepGraph, timeline: Timeline, about: dict[str, object]
+    folder: Path,
+    graph: StepGraph,
+    timeline: Timeline,
+    about: dict[str, object],
+    origin: Origin = "simulated",
 ) -> Path:
-    """Write a rank's folder for every simulated die; ``about`` goes into the marks.
+    """Write a rank's folder for every die of the graph; ``about`` goes into the marks.
 
     Raises:
         InputError: a file cannot be written.
@@ -77,9 +81,9 @@ def write_ascend(
     names = collective_names(graph)
     for die in graph.dies:
         launches = launches_of(graph, timeline, die.index, names)
-        rank = folder / f"die{die.index}_simulated_ascend_pt"
+        rank = folder / f"die{die.index}_{origin}_ascend_pt"
         output = rank / "ASCEND_PROFILER_OUTPUT"
-        mark = {"simulated": True, **about, "die": die.index, "role": die.role}
+        mark = {origin: True, **about, "die": die.index, "role": die.role}
         streams = streams_of(graph, die.index)
         write_json(rank / f"profiler_info_{die.index}.json", {"rank_id": die.index, **mark})
         write_json(rank / "profiler_metadata.json", mark)
@@ -87,12 +91,12 @@ def write_ascend(
             "streams": {str(FIRST_STREAM + i): name for i, name in enumerate(streams)},
             "collectives": {x.collective: x.op.name for x in launches if x.collective},
         }
-        write_json(output / "simulated.json", {**mark, **extra})
+        write_json(output / f"{origin}.json", {**mark, **extra})
         write_text(output / "kernel_details.csv", _kernel_details(launches))
         write_text(output / "op_statistic.csv", _op_statistic(launches))
         write_text(output / "step_trace_time.csv", _step_trace(launches))
         write_json(output / "communication.json", _communication(launches))
-        events = ascend_events(launches, die.index, streams)
+        events = ascend_events(launches, die.index, streams, origin)
         write_json(output / "trace_view.json", events, indent=None)
     return folder
 
@@ -120,7 +124,7 @@ def _kernel_row(launch: Launch, text: KernelText) -> Sequence[object]:
         STEP, op.die, _MODEL_ID, op.index, launch.stream, op.name, text.type, "static",
         core_type(op.cores), f"{decimal(record.start_us)}\t", decimal(launch.duration_us),
         decimal(launch.wait_us), *blocks(op.cores), "NO",
-        *_operands(text.inputs), *_operands(text.outputs), "N/A",
+        *_operands(text.inputs, text.nz), *_operands(text.outputs), "N/A",
     )  # fmt: skip
 
 
@@ -133,11 +137,14 @@ def _span_row(launch: Launch) -> Sequence[object]:
     )  # fmt: skip
 
 
-def _operands(operands: Operands) -> tuple[str, str, str]:
+def _operands(operands: Operands, nz: Sequence[int] = ()) -> tuple[str, str, str]:
     if not operands:
         return "N/A", "N/A", "N/A"
     shapes = ";".join(",".join(str(size) for size in shape) for shape, _ in operands)
-    formats = ";".join("ND" if shape else "" for shape, _ in operands)
+    formats = ";".join(
+        ("FRACTAL_NZ" if number in nz else "ND") if shape else ""
+        for number, (shape, _) in enumerate(operands)
+    )
     return f'"{shapes}"', ";".join(dtype for _, dtype in operands), formats
 
 

@@ -1,8 +1,9 @@
-"""The trace_view.json of a simulated die: processes, threads and texts as profilers write them."""
+"""The trace_view.json of a die: processes, threads and texts as profilers write them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from hardware_models.ops import HostRead
 from twin.report.ascend_launches import FIRST_STREAM, STEP, Launch, decimal, on_cores
@@ -11,30 +12,35 @@ from twin.report.spans import Span, common, gaps, union
 
 Event = dict[str, object]
 
+Origin = Literal["simulated", "measured"]
+"""Whether times come from an engine or from a clock of this machine."""
+
 _PROCESSES = ("Python", "CANN", "Ascend Hardware", "HCCL", "Overlap Analysis")
 _OVERLAP_ROWS = ("Computing", "Communication", "Communication(Not Overlapped)", "Free")
 
 
-def ascend_events(launches: Sequence[Launch], die: int, streams: Sequence[str]) -> list[Event]:
+def ascend_events(
+    launches: Sequence[Launch], die: int, streams: Sequence[str], origin: Origin = "simulated"
+) -> list[Event]:
     """All events of a die, times as decimal text in us from zero."""
     pids = {name: 10 * die + 1 + number for number, name in enumerate(_PROCESSES)}
     whole = max((x.record.end_us for x in launches), default=0.0)
     events = [_slice(pids["Python"], 0, f"ProfilerStep#{STEP}", 0.0, whole, {})]
     for launch in launches:
-        events += _of_launch(launch, pids)
+        events += _of_launch(launch, pids, origin)
     for row, (name, spans) in enumerate(_overlap(launches).items()):
         events += [
             _slice(pids["Overlap Analysis"], row, name, start, end - start, {})
             for start, end in spans
         ]
-    return [*events, *_names(pids, streams)]
+    return [*events, *_names(pids, streams, origin)]
 
 
-def _of_launch(launch: Launch, pids: dict[str, int]) -> list[Event]:
+def _of_launch(launch: Launch, pids: dict[str, int], origin: Origin) -> list[Event]:
     op, record = launch.op, launch.record
     start, duration = record.start_us, launch.duration_us
     about: dict[str, object] = {
-        "Simulated Op": op.name,
+        f"{origin.capitalize()} Op": op.name,
         "Kind": op.kind,
         "Bound": record.bound,
         "Physic Stream Id": launch.stream,
@@ -72,7 +78,7 @@ def _overlap(launches: Sequence[Launch]) -> dict[str, list[Span]]:
     return dict(zip(_OVERLAP_ROWS, (computing, moving, exposed, gaps(busy)), strict=True))
 
 
-def _names(pids: dict[str, int], streams: Sequence[str]) -> list[Event]:
+def _names(pids: dict[str, int], streams: Sequence[str], origin: Origin) -> list[Event]:
     threads = [
         ("Python", 0, "Thread 0"),
         ("CANN", 0, "Thread 0"),
@@ -88,7 +94,7 @@ def _names(pids: dict[str, int], streams: Sequence[str]) -> list[Event]:
         where: Event = {"ph": "M", "pid": pid, "tid": 0}
         events.append({**where, "name": "process_name", "args": {"name": name}})
         events.append({**where, "name": "process_sort_index", "args": {"sort_index": order}})
-        labels = "simulated, NPU" if name == "Ascend Hardware" else "simulated"
+        labels = f"{origin}, NPU" if name == "Ascend Hardware" else origin
         events.append({**where, "name": "process_labels", "args": {"labels": labels}})
     for process, tid, name in threads:
         where = {"ph": "M", "pid": pids[process], "tid": tid}

@@ -1,0 +1,110 @@
+"""Profiles that `runtime_npu.run profile=true` measured: what they say beyond Ascend's files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from calibration.profiles.folder import RankFiles, find_ranks
+from calibration.profiles.json_values import load_json
+from calibration.profiles.mapping import Context
+from hardware_models.errors import InputError
+from twin.schedule import Schedule
+from twin.schedule_io import load_schedule
+
+PROFILE = "profile"
+"""A run's own folder of what it measured."""
+
+_MARK = "measured.json"
+_SCHEDULE = "schedule.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A run's name, what it ran (batch and KV length put in) and the median time of a step."""
+
+    name: str
+    schedule: Schedule
+    step_us: float
+    step_wall_us: float
+
+
+def find_runs(path: Path) -> tuple[RankFiles, ...]:
+    """The ranks of a profile, or of all runs in a folder of run folders.
+
+    Raises:
+        InputError: nothing of a profile is there.
+    """
+    folders = _run_folders(path)
+    if not folders:
+        return find_ranks(path)
+    return tuple(files for folder in folders for files in find_ranks(folder))
+
+
+def read_runs(path: Path) -> list[MeasuredRun]:
+    """What the runs of a folder of run folders measured, in order of names.
+
+    Raises:
+        InputError: no such run is there, or a file of one is broken.
+    """
+    folders = _run_folders(path)
+    if not folders:
+        allowed = f"a folder of run folders, each with a folder {PROFILE} (profile=true)"
+        raise InputError("profiles", str(path), allowed)
+    return [_read_run(folder) for folder in folders]
+
+
+def measured_context(files: RankFiles, given: Context) -> Context:
+    """``given`` with what the run noted of itself where KV tokens or EP are not known.
+
+    Raises:
+        InputError: its mark is broken.
+    """
+    mark = files.file(_MARK)
+    if mark is None:
+        return given
+    noted = _read_mark(mark)
+    return replace(
+        given,
+        kv_tokens=given.kv_tokens or int(_number(noted, "kv_tokens", mark)),
+        ep=given.ep or int(_number(noted, "ep", mark)),
+    )
+
+
+def _run_folders(path: Path) -> list[Path]:
+    """The profile folders of the run folders in ``path``, or that of the run folder itself."""
+    try:
+        entries = sorted(entry.path for entry in os.scandir(path) if entry.is_dir())
+    except OSError:
+        return []
+    inner = [Path(entry) / PROFILE for entry in entries]
+    return [folder for folder in (path / PROFILE, *inner) if (folder / _SCHEDULE).is_file()]
+
+
+def _read_run(folder: Path) -> MeasuredRun:
+    files = find_ranks(folder)[0]
+    mark = files.file(_MARK)
+    if mark is None:
+        raise InputError("profiles", str(folder), f"a measured profile, with a {_MARK}")
+    noted = _read_mark(mark)
+    return MeasuredRun(
+        name=folder.parent.name,
+        schedule=load_schedule(str(folder / _SCHEDULE)),
+        step_us=_number(noted, "step_us", mark),
+        step_wall_us=_number(noted, "step_wall_us", mark),
+    )
+
+
+def _read_mark(path: Path) -> dict[str, object]:
+    data = load_json(path)
+    if not isinstance(data, dict):
+        raise InputError("file", type(data).__name__, "an object", f"{path}:1")
+    return data
+
+
+def _number(noted: dict[str, object], key: str, path: Path) -> float:
+    value = noted.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e12:
+        raise InputError(key, value, "a number above 0", f"{path}:1")
+    return float(value)
