@@ -44,9 +44,16 @@ class Found:
 
 def descend(structure: Structure, options: EngineOptions = DEFAULT_OPTIONS) -> float:
     """Latency in us of a good candidate: the best level of one axis after the other."""
+    return descent(structure, options)[0]
+
+
+def descent(
+    structure: Structure, options: EngineOptions = DEFAULT_OPTIONS
+) -> tuple[float, int | None]:
+    """As :func:`descend`, with the candidate's index; infinite and none where all are stuck."""
     sizes = [len(allowed) for allowed in structure.allowed]
     grid = structure.grid
-    best_us = math.inf
+    best_us, best = math.inf, None
     at = [
         allowed.index(level)
         for allowed, level in zip(structure.allowed, structure.plan_levels, strict=True)
@@ -57,8 +64,15 @@ def descend(structure: Structure, options: EngineOptions = DEFAULT_OPTIONS) -> f
             step_us = grid.evaluate(tried, options).step_us
             if not np.isnan(step_us).all():
                 at[axis] = int(np.nanargmin(step_us))
-                best_us = min(best_us, float(np.nanmin(step_us)))
-    return _latency(structure, best_us)
+                if float(np.nanmin(step_us)) < best_us:
+                    best_us, best = float(np.nanmin(step_us)), index_at(structure, at)
+    return _latency(structure, best_us), best
+
+
+def index_at(structure: Structure, places: Sequence[int]) -> int:
+    """The index of the candidate at a place among the feasible levels of each axis."""
+    levels = [each[at] for each, at in zip(structure.allowed, places, strict=True)]
+    return structure.index(levels)
 
 
 def root_bound_us(structure: Structure, options: EngineOptions = DEFAULT_OPTIONS) -> float:
@@ -149,14 +163,10 @@ class _Exploration:
                 self.deadlocked += 1
                 continue
             if us <= limit_us:
-                self.kept.append((self._index(line), us))
+                self.kept.append((index_at(self.structure, line), us))
             for key in enumerate(line):
                 if us < self.by_level.get(key, (math.inf, 0))[0]:
-                    self.by_level[key] = (us, self._index(line))
-
-    def _index(self, line: Sequence[int]) -> int:
-        allowed = self.structure.allowed
-        return self.structure.index([each[at] for each, at in zip(allowed, line, strict=True)])
+                    self.by_level[key] = (us, index_at(self.structure, line))
 
     def found(self) -> Found:
         limit_us = self.best_us * (1 + self.tolerance)

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -20,7 +20,7 @@ from twin.engine.compiled import warm_up
 from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
 from twin.evaluate import throughput_of
 from twin.schedule_io import dump_schedule
-from twin.search.explore import Found, Levels, descend, explore, root_bound_us
+from twin.search.explore import Found, Levels, descent, explore, root_bound_us
 from twin.search.feasible import Rejection
 from twin.search.pool import Workers
 from twin.search.space import Space
@@ -169,9 +169,9 @@ class Explorer:
         allowed = [list(range(len(each))) for each in it.allowed]
         return Outline(it.size, it.infeasible, allowed, scale, root_bound_us(it, self.options))
 
-    def descend(self, number: int) -> float:
-        """Latency in us of a good candidate."""
-        return descend(self.structure(number), self.options)
+    def descend(self, number: int) -> tuple[float, int | None]:
+        """Latency in us of a good candidate, and its index."""
+        return descent(self.structure(number), self.options)
 
     def explore(self, task: Task) -> Found:
         """Simulate or prune."""
@@ -207,11 +207,13 @@ class _Run:
     shard: TextIO
     bar: _Bar
     total: Sweep = field(default_factory=Sweep)
+    answered: set[float] = field(default_factory=set)
 
     def run(self) -> Sweep:
         warm_up()
         outlines = self._outlines()
-        tasks = list(self._tasks(outlines, self._cutoffs(outlines)))
+        descents = self._descents(outlines)
+        tasks = list(self._tasks(outlines, {scale: us for scale, (us, _) in descents.items()}))
         left = [task for task in tasks if self._key(task) not in self.done]
         new = iter(self.workers.map(self.explorer.explore, left))
         for task in tasks:
@@ -221,9 +223,19 @@ class _Run:
                 found = next(new)
                 self.shard.write(json.dumps({"key": key, "found": asdict(found)}) + "\n")
                 self.shard.flush()
-            self.total.add(found, outlines[task.structure].scale)
+            scale = outlines[task.structure].scale
+            self.total.add(found, scale)
+            if found.points:
+                self.answered.add(scale)
             self.bar.advance(task.size, self.total)
+        self._keep(descents)
         return self.total
+
+    def _keep(self, descents: Mapping[float, tuple[float, int | None]]) -> None:
+        """Where the budget was spent before anything as fast was found, the descent stands."""
+        for scale, (us, index) in descents.items():
+            if index is not None and scale not in self.answered:
+                self.total.points.append(Point(index, us, scale / us))
 
     def _outlines(self) -> list[Outline]:
         numbers = range(len(self.explorer.fixed))
@@ -234,8 +246,8 @@ class _Run:
             self.bar.advance(sum(outline.infeasible.counts.values()), self.total)
         return outlines
 
-    def _cutoffs(self, outlines: Sequence[Outline]) -> dict[float, float]:
-        """For each scale, the latency of a good candidate of its most promising structure."""
+    def _descents(self, outlines: Sequence[Outline]) -> dict[float, tuple[float, int | None]]:
+        """For each scale, a good candidate of its most promising structure: latency and index."""
         promising: dict[float, int] = {}
         for number, outline in enumerate(outlines):
             known = promising.get(outline.scale)

@@ -157,6 +157,22 @@ def test_nothing_feasible_is_exit_3_with_the_constraint_and_by_how_much(
     assert sum(found["infeasible"].values()) == found["candidates"]
 
 
+def test_a_spent_budget_leaves_an_answer_with_a_gap(tmp_path: Path) -> None:
+    every = "levels=[0,0.25,0.5,0.75,1]"
+    knobs = ("mla_1", "mla_0", "gate_up", "down", "router")
+    wide = [f"search.knobs.{name}.{every}" for name in knobs]
+    wide += ["search.knobs.main_cores.levels=[4,14]", "search.knobs.main_vector_cores.levels=[28]"]
+    wide += ["budget=1", "draws=0", "top=1"]
+    assert search(tmp_path, *COLOCATED, *wide, "workers=1") == 0
+    found = result(tmp_path)
+    assert found["open"] > 0
+    assert not found["proven_optimal"]
+    assert 0 < found["gap"] < 1
+    assert found["tie_count"] == 1
+    assert found["robustness"] is None
+    assert found["recommended"] == found["best"]
+
+
 def test_a_tiny_model_is_searched_and_its_schedule_is_tiny(tmp_path: Path) -> None:
     assert search(tmp_path, *COLOCATED, "model=tiny", "workers=1") == 0
     schedule = load_schedule(str(tmp_path / "schedule.yaml"))
