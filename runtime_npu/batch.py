@@ -131,8 +131,9 @@ class Packer:
         first = self._layout.held(self._group).start
         counts = [lengths[sequence] - cached[sequence] for sequence in sequences]
         extra = len(rows) - sum(counts)
-        # In decode a sequence has few rows; in prefill one more may have any number.
-        padding = [1] * extra if phase == "decode" else [extra] if extra else []
+        # Padding rows see each other in prefill: no more of them than of the longest sequence.
+        most = 1 if phase == "decode" else max(counts, default=extra)
+        padding = [min(most, extra - start) for start in range(0, extra, max(1, most))]
         positions = [0 if row is None else cached[row[0]] + row[1] for row in rows]
         slots = [
             -1

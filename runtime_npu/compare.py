@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from hardware_models.hardware import Hardware
 from hardware_models.ops import PrefetchWeight
 from runtime_npu.record import OpRecord
 from twin.graph.step_graph import StepGraph
+from twin.names import HOST_STREAM, LAUNCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,16 @@ class Issued:
 
 
 def differences(records: Sequence[OpRecord], graph: StepGraph, die: int = 0) -> list[str]:
-    """Where the order, limits, scopes, prefetches or waits of a decode step differ.
+    """Where the order, limits, scopes, prefetches or waits of a step differ.
 
-    ``die`` is the one of the graph that stands for the rank that issued the records.
+    ``die`` is the one of the graph that stands for the rank that issued the records.  Where the
+    graph has the host's launches (prefill), they are the order of all records.
 
     Per stream, the first op out of order is reported and ends the stream's comparison;
     before it, every field that differs.  Empty: they agree.
     """
+    if any(op.stream == HOST_STREAM for op in graph.ops):
+        records = _with_launches(records)
     issued = _by_stream((record.stream, _of_record(record, graph.hardware)) for record in records)
     expected = _of_graph(graph, die)
     found: list[str] = []
@@ -59,6 +63,22 @@ def _stream_differences(
             if mine != theirs:
                 found.append(f"{ours.name}: {field} is {mine!r}, the step graph has {theirs!r}")
     return found
+
+
+def _with_launches(records: Sequence[OpRecord]) -> list[OpRecord]:
+    """The host's launch of each op before it, which the op waits for; what the host does, it does.
+
+    The host issues ops in the order of ``records``, so that is the order of its launches.
+    """
+    launched: list[OpRecord] = []
+    for record in records:
+        if record.stream == HOST_STREAM:
+            launched.append(record)
+            continue
+        name = record.name + LAUNCH
+        launched.append(OpRecord(name, "launch", HOST_STREAM, aic=None, aiv=None, scope=None))
+        launched.append(replace(record, waits=(*record.waits, name)))
+    return launched
 
 
 def _of_record(record: OpRecord, hardware: Hardware) -> Issued:

@@ -12,7 +12,7 @@ from runtime_npu.generate import rank_blocks
 from runtime_npu.options import RunOptions
 from runtime_npu.parallel.launch import run_as_rank, run_ranks
 from runtime_npu.parallel.rendezvous import torchrun_meeting
-from runtime_npu.plan import check_supported
+from runtime_npu.plan import check_supported, for_prompts
 from runtime_npu.prompts import Prompts, read_prompts
 from runtime_npu.rank import Job, Report, run_rank
 from runtime_npu.sampling import sampling
@@ -75,6 +75,9 @@ def _prepared(options: RunOptions, scratch: Path) -> tuple[Job, Prompts]:
     schedule = dataclasses.replace(schedule, model=source.spec.name)
     validate_schedule(schedule, source.spec, load_hardware(schedule.deployment.hardware))
     prompts = read_prompts(options, source, schedule.workload if options.profile else None)
+    lengths = [len(ids) for ids in prompts.ids]
+    hardware = load_hardware(schedule.deployment.hardware)
+    validate_schedule(for_prompts(schedule, lengths), source.spec, hardware)
     job = Job(
         schedule,
         source,

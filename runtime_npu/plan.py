@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from hardware_models.errors import InputError
 from twin.deployment import Role
@@ -38,11 +38,55 @@ class LayerPlan:
 
 
 PLAIN = LayerPlan((MainStage(Lane("main", CoreLimit(), None), None),))
-"""One stream, all cores, no scope, no prefetch: how prefill runs."""
+"""One stream, all cores, no scope, no prefetch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillOrder:
+    """How prompts run: in ``micro_batches`` parts, whose exchanges run on stream ``exchanges``.
+
+    At most ``chunk_tokens`` rows of a die go through the experts at once (``None``: all).
+    ``is_planned``: as in the step graph of a prefill schedule, where prompts are equally long
+    (here padded to the longest) and only their last tokens pass the final norm.
+    """
+
+    micro_batches: int = 1
+    exchanges: str = "main"
+    chunk_tokens: int | None = None
+    is_planned: bool = False
+
+
+PLAIN_PREFILL = PrefillOrder()
+"""All rows at once on one stream: how prompts run where the schedule is for decode."""
+
+
+def prefill_order(schedule: Schedule) -> PrefillOrder:
+    """How ``schedule`` wants prompts to run."""
+    if not schedule.workload.is_prefill:
+        return PLAIN_PREFILL
+    overlaps = schedule.micro_batches > 1 and "link" in schedule.stages[0].streams
+    return PrefillOrder(
+        micro_batches=schedule.micro_batches,
+        exchanges="link" if overlaps else "main",
+        chunk_tokens=schedule.moe.chunk_tokens,
+        is_planned=True,
+    )
+
+
+def for_prompts(schedule: Schedule, lengths: Sequence[int]) -> Schedule:
+    """A prefill schedule for prompts of these lengths, instead of those that it was made for.
+
+    Every attention group has at least one sequence, if only of padding.
+    """
+    if not schedule.workload.is_prefill:
+        return schedule
+    batch = max(len(lengths), schedule.deployment.attention.attention_groups)
+    workload = replace(schedule.workload, global_batch=batch, kv_tokens=max(lengths))
+    return replace(schedule, workload=workload)
 
 
 def layer_plan(schedule: Schedule, role: Role = "colocated") -> LayerPlan:
-    """The plan of a role's decode layers."""
+    """The plan of a role's decode layers; of a prefill schedule's one stream runs them."""
     own = [stage for stage in schedule.stages if stage.role == role]
     return LayerPlan(
         stages=tuple(MainStage(_lane(schedule, stage, "main"), stage.ends_after) for stage in own),
@@ -71,7 +115,6 @@ def check_supported(schedule: Schedule, source: str) -> None:
     def refuse(field: str, value: object, supported: str) -> None:
         raise InputError(field, value, f"{supported} (what the runtime executes)", source)
 
-    _each(refuse, "workload.phase", workload.phase, ("decode",))
     attention, afd = deployment.attention, deployment.afd
     if workload.next_n and attention.attention_tp > 1 and afd is not None:
         _each(refuse, "deployment.afd.micro_batches", afd.micro_batches, (1,))
@@ -83,18 +126,24 @@ def check_supported(schedule: Schedule, source: str) -> None:
         is_outside = prefetch.weight == "lm_head" or prefetch.weight.startswith("mtp.")
         if prefetch.after in outside and not is_outside:
             refuse("prefetch.weight", prefetch.weight, f"lm_head or mtp.* after {prefetch.after}")
+    if workload.is_prefill:
+        _each(refuse, "deployment.roles", sorted(deployment.roles), (["colocated"],))
     for role in deployment.roles:
-        _check_stages(refuse, schedule, role)
+        streams = ("main", "link") if workload.is_prefill else STREAMS[role]
+        _check_stages(refuse, schedule, role, streams)
 
 
 def _check_stages(
-    refuse: Callable[[str, object, str], None], schedule: Schedule, role: Role
+    refuse: Callable[[str, object, str], None],
+    schedule: Schedule,
+    role: Role,
+    streams: tuple[str, ...],
 ) -> None:
     own = [stage for stage in schedule.stages if stage.role == role]
     for stage in own:
-        unknown = sorted(set(stage.streams) - set(STREAMS[role]))
+        unknown = sorted(set(stage.streams) - set(streams))
         if unknown or "main" not in stage.streams:
-            allowed = f"main, or main and {STREAMS[role][1]}"
+            allowed = f"main, or main and {streams[1]}"
             refuse(f"stages.{stage.name}.streams", sorted(stage.streams), allowed)
         _each(refuse, f"stages.{stage.name}.join", stage.join, (None, "add"))
     ends = [stage.ends_after for stage in own]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -17,7 +18,7 @@ from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.parallel.groups import Place
 from runtime_npu.parallel.world import World
-from runtime_npu.plan import layer_plan
+from runtime_npu.plan import for_prompts, layer_plan, prefill_order
 from runtime_npu.profiled import ProfiledBackend, ProfiledDecoder, RankProfile, one_thread
 from runtime_npu.record import OpRecord
 from runtime_npu.sampling import Sampling
@@ -55,9 +56,9 @@ class Report:
     """What a rank gives back.
 
     ``token_ids``, the wall times and ``accepted`` are those of
-    :class:`runtime_npu.generate.Generation`; ``ops`` is the record of a decode step,
-    ``differences`` is empty where that and the step graph agree.  ``profile`` is there where the
-    job asked for one.
+    :class:`runtime_npu.generate.Generation`; ``ops`` is the record of a step of the schedule's
+    phase, ``differences`` is empty where that and the step graph agree.  ``profile`` is there
+    where the job asked for one.
     """
 
     place: Place
@@ -101,15 +102,18 @@ def _run(job: Job, rank: int, backend: ReferenceBackend) -> Report:
         decoder.watch(backend, plain=job.max_new_tokens // 2)
     generation = generate(decoder, job.prompts, job.max_new_tokens, job.source.end_tokens)
     hardware = load_hardware(job.schedule.deployment.hardware)
-    graph = build_step_graph(job.schedule, job.source.spec, hardware)
+    schedule = for_prompts(job.schedule, [len(prompt) for prompt in job.prompts])
+    graph = build_step_graph(schedule, job.source.spec, hardware)
+    is_prefill = schedule.workload.is_prefill
+    planned = (generation.prefill_ops,) if is_prefill else generation.steps
     return Report(
         place=world.place,
         token_ids=generation.token_ids,
         prefill_s=generation.prefill_s,
         step_s=generation.step_s,
         accepted=generation.accepted,
-        ops=generation.steps[0] if generation.steps else (),
-        differences=tuple(step_differences(generation.steps, graph, world)),
+        ops=planned[0] if planned else (),
+        differences=tuple(step_differences(planned, graph, world)),
         profile=decoder.found() if isinstance(decoder, ProfiledDecoder) else None,
     )
 
@@ -126,14 +130,14 @@ def build_model(
         InputError: the checkpoint is not that of the model.
     """
     dtype = DTYPES[schedule.deployment.quantisation]
-    kind = FfnDie if world.place.role == "ffn" else LongcatFlash
+    whole = partial(LongcatFlash, prefill=prefill_order(schedule))
+    kind = FfnDie if world.place.role == "ffn" else whole
     model = kind(
         source.spec,
         backend or ReferenceBackend(),
         layer_plan(schedule, world.place.role),
         world,
         dtype=dtype,
-        chunk_tokens=schedule.moe.chunk_tokens,
         next_n=schedule.workload.next_n,
     )
     contents = contents_of(schedule)
@@ -145,7 +149,7 @@ def build_model(
 def step_differences(
     steps: tuple[tuple[OpRecord, ...], ...], graph: StepGraph, world: World
 ) -> list[str]:
-    """Differences of the first decode step to the graph, and of later steps to the first."""
+    """Differences of the first step to the graph, and of later steps to the first."""
     if not steps:
         return []
     found = [

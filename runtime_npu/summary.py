@@ -12,6 +12,7 @@ from rich.table import Table
 from runtime_npu.execute import RunResult
 from runtime_npu.rank import Report
 from runtime_npu.record import OpRecord
+from twin.workload import Phase
 
 
 def payload(result: RunResult) -> dict[str, object]:
@@ -19,8 +20,8 @@ def payload(result: RunResult) -> dict[str, object]:
 
     ``acceptance`` is the mean of accepted drafts over all steps of all sequences, ``accepted``
     says how often 0, 1, ... were.
-    ``ops`` is the record of one decode step on rank 0 (all steps are alike), ``ffn_ops`` that
-    on the first FFN rank.
+    ``ops`` is the record of one step of the schedule's phase on rank 0 (all decode steps are
+    alike), ``ffn_ops`` that on the first FFN rank.
     """
     first, ffn = result.reports[0], _ffn_report(result)
     return {
@@ -96,7 +97,7 @@ def print_summary(result: RunResult) -> None:
         return
     ffn = _ffn_report(result)
     for report in (result.reports[0], *([ffn] if ffn else [])):
-        console.print(_order(report))
+        console.print(_order(report, result.job.schedule.workload.phase))
     for difference in result.differences:
         console.print(f"differs: {difference}", markup=False)
     if not result.differences:
@@ -104,8 +105,9 @@ def print_summary(result: RunResult) -> None:
         console.print(f"issued as in the step graph{ranks}: no differences")
 
 
-def _order(report: Report) -> Table:
-    title = f"A decode step on {report.place.role} {report.place.number} (layer 0, outside)"
+def _order(report: Report, phase: Phase) -> Table:
+    step = "The prefill" if phase == "prefill" else "A decode step"
+    title = f"{step} on {report.place.role} {report.place.number} (layer 0, outside)"
     table = Table("stream", "cores", "scope", "ops in issue order", title=title)
     for (stream, cores, scope), ops in _runs(report.ops).items():
         table.add_row(stream, cores, scope, ", ".join(ops))

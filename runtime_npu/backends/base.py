@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime_npu.backends.prefill import PrefillOps
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.parallel.link import Link
@@ -39,18 +40,6 @@ class PrologWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillInputs:
-    """Un-absorbed attention's inputs: ``q_nope`` [T, heads, nope], ``q_rope`` [T, heads,
-    rope], ``latent`` [T, kv rank] and ``k_rope`` [T, rope].
-    """  # noqa: D205
-
-    q_nope: torch.Tensor
-    q_rope: torch.Tensor
-    latent: torch.Tensor
-    k_rope: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class Dispatched:
     """Rows that came to this rank's experts, and how they go back.
 
@@ -69,12 +58,12 @@ class Dispatched:
     group: Communicator
 
 
-class Backend(ABC):
+class Backend(PrefillOps, ABC):
     """Ops on tensors, and where they are issued: stream, core limit, SuperKernel scope.
 
-    T counts token rows.  Ops do not change their arguments, except that the prologs write
-    the cache.  The base class records the streams, limits, scopes and waits; a backend
-    whose device knows them extends these methods.
+    T counts token rows.  Ops do not change their arguments, except that what makes a
+    row's KV writes the cache.  The base class records the streams, limits, scopes and waits; a
+    backend whose device knows them extends these methods.
     """
 
     def __init__(self) -> None:
@@ -190,33 +179,6 @@ class Backend(ABC):
         """Attention over all tokens [T, heads, v] from that over parts of them.
 
         ``outputs`` are [parts, T, heads, v], their ``lse`` [parts, T, heads].
-        """
-
-    @abstractmethod
-    def prefill_prolog(
-        self,
-        x: torch.Tensor,
-        weights: PrologWeights,
-        rope: Rope,
-        cache: LatentCache,
-        slots: torch.Tensor,
-    ) -> PrefillInputs:
-        """Un-absorbed queries and the rows' latent KV, which also goes to ``cache``."""
-
-    @abstractmethod
-    def prefill_attention(
-        self,
-        inputs: PrefillInputs,
-        uk: torch.Tensor,
-        uv: torch.Tensor,
-        rows: Sequence[int],
-        *,
-        scale: float,
-    ) -> torch.Tensor:
-        """Causal attention within each sequence's ``rows``: [T, heads, v].
-
-        Keys and values come from the latent through ``uk`` [heads, nope, kv rank] and
-        ``uv`` [heads, kv rank, v].
         """
 
     @abstractmethod

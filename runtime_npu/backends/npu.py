@@ -12,7 +12,7 @@ import torch.distributed._functional_collectives as collectives
 from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import override
 
-from runtime_npu.backends.base import PrefillInputs, PrologWeights
+from runtime_npu.backends.base import PrologWeights
 from runtime_npu.backends.npu_ffn import NpuFfn
 from runtime_npu.backends.npu_issue import Listener, Namer, not_here
 from runtime_npu.backends.npu_order import Order
@@ -191,29 +191,6 @@ class NpuBackend(NpuFfn):
             source, self._forms.of(weight), heads_first=heads_first
         )
         return self._wrote(product)
-
-    @override
-    def prefill_prolog(
-        self,
-        x: torch.Tensor,
-        weights: PrologWeights,
-        rope: Rope,
-        cache: LatentCache,
-        slots: torch.Tensor,
-    ) -> PrefillInputs:
-        raise not_here("prefill")
-
-    @override
-    def prefill_attention(
-        self,
-        inputs: PrefillInputs,
-        uk: torch.Tensor,
-        uv: torch.Tensor,
-        rows: Sequence[int],
-        *,
-        scale: float,
-    ) -> torch.Tensor:
-        raise not_here("prefill")
 
     # ---- collectives ----
 

@@ -9,10 +9,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from typing_extensions import override
 
-from runtime_npu.backends.base import Backend, Dispatched, PrefillInputs, PrologWeights
+from runtime_npu.backends.base import Dispatched, PrologWeights
 from runtime_npu.backends.paged import attend_pages
+from runtime_npu.backends.prefill import Routed
+from runtime_npu.backends.reference_prefill import ReferencePrefill, split_scale
 from runtime_npu.kv_cache import LatentCache
-from runtime_npu.model.online_softmax import Attended, attend, merge
+from runtime_npu.model.online_softmax import Attended, merge
 from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.parallel.link import Link
 from runtime_npu.quantise import Quantised, quantise_rows
@@ -21,7 +23,7 @@ from runtime_npu.rope import Rope
 from runtime_npu.sampling import Draw, nucleus
 
 
-class ReferenceBackend(Backend):
+class ReferenceBackend(ReferencePrefill):
     """Says what each op computes; streams, limits, scopes and prefetches are only recorded.
 
     Sums run in fp32 where a fused kernel keeps them in fp32 (norms, softmax, combine);
@@ -62,32 +64,6 @@ class ReferenceBackend(Backend):
     ) -> torch.Tensor:
         return torch.cat((self.rms_norm(x, x_weight, eps), self.rms_norm(y, y_weight, eps)), -1)
 
-    def rotate(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
-        """Turn the interleaved pairs of ``x`` [T, heads, rope] by their row's angles."""
-        even, odd = x[..., 0::2], x[..., 1::2]
-        cos, sin = rope.cos[:, None, :], rope.sin[:, None, :]
-        return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
-
-    @override
-    def prefill_prolog(
-        self,
-        x: torch.Tensor,
-        weights: PrologWeights,
-        rope: Rope,
-        cache: LatentCache,
-        slots: torch.Tensor,
-    ) -> PrefillInputs:
-        heads, nope, kv_rank = weights.uk.shape
-        q_rank = self.rms_norm(F.linear(x, weights.q_a), weights.q_a_norm, weights.eps)
-        queries = F.linear(q_rank, weights.q_b).view(len(x), heads, -1) * weights.q_scale
-        q_nope, q_rope = queries[..., :nope], queries[..., nope:]
-
-        kv = F.linear(x, weights.kv_a)
-        latent = self.rms_norm(kv[:, :kv_rank], weights.kv_a_norm, weights.eps) * weights.kv_scale
-        k_rope = self.rotate(kv[:, None, kv_rank:], rope).squeeze(1)
-        cache.write(slots, latent, k_rope)
-        return PrefillInputs(q_nope, self.rotate(q_rope, rope), latent, k_rope)
-
     @override
     def mla_prolog(
         self,
@@ -97,8 +73,20 @@ class ReferenceBackend(Backend):
         cache: LatentCache,
         slots: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs = self.prefill_prolog(x, weights, rope, cache, slots)
-        return self.batch_matmul(inputs.q_nope, weights.uk), inputs.q_rope
+        heads, nope, _ = weights.uk.shape
+        q_rank = self.rms_norm(F.linear(x, weights.q_a), weights.q_a_norm, weights.eps)
+        queries = F.linear(q_rank, weights.q_b) * weights.q_scale
+        q_nope, q_rope = self.rotate_queries(queries, rope, heads).tensor_split([nope], -1)
+        self.kv_norm_rope_cache(
+            F.linear(x, weights.kv_a),
+            weights.kv_a_norm,
+            rope,
+            cache,
+            slots,
+            scale=weights.kv_scale,
+            eps=weights.eps,
+        )
+        return self.batch_matmul(q_nope, weights.uk), q_rope
 
     @override
     def mla_attention(
@@ -153,31 +141,6 @@ class ReferenceBackend(Backend):
     def merge(self, outputs: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
         parts = [Attended(*part) for part in zip(outputs.float(), lse, strict=True)]
         return merge(parts).output.to(outputs.dtype)
-
-    @override
-    def prefill_attention(
-        self,
-        inputs: PrefillInputs,
-        uk: torch.Tensor,
-        uv: torch.Tensor,
-        rows: Sequence[int],
-        *,
-        scale: float,
-    ) -> torch.Tensor:
-        # One key per token and head: its nope part from the latent, its rope part shared.
-        k_nope = torch.einsum("tr,hnr->htn", inputs.latent, uk)
-        k_rope = inputs.k_rope.expand(len(uk), -1, -1)
-        queries = torch.cat((inputs.q_nope, inputs.q_rope), -1).transpose(0, 1)
-        keys = torch.cat((k_nope, k_rope), -1)
-        values = torch.einsum("tr,hrv->htv", inputs.latent, uv)
-        outputs = [
-            attend(q, k, v, scale=scale, visible=torch.arange(q.shape[1]) + 1).output
-            for q, k, v in zip(
-                *(torch.split(tensor, list(rows), dim=1) for tensor in (queries, keys, values)),
-                strict=True,
-            )
-        ]
-        return torch.cat(outputs, dim=1).transpose(0, 1).to(inputs.latent.dtype)
 
     @override
     def batch_matmul(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -243,28 +206,24 @@ class ReferenceBackend(Backend):
     def dispatch(
         self, x: torch.Tensor, ids: torch.Tensor, experts: int, group: Communicator
     ) -> Dispatched:
-        flat = ids.flatten()
-        by_expert = flat.argsort(stable=True)
-        source = by_expert[flat[by_expert] < experts]
-        counts = torch.bincount(flat[source], minlength=experts).view(group.size, -1)
-        arrived = group.all_to_all(counts)
-        sent, received = tuple(counts.sum(1).tolist()), tuple(arrived.sum(1).tolist())
-        rows = group.exchange(x[source // ids.shape[1]], sent, received)
-        # They come rank by rank, and sorted by expert from each.
-        expert = torch.arange(counts.shape[1]).repeat(group.size)
-        order = expert.repeat_interleave(arrived.flatten()).argsort(stable=True)
-        return Dispatched(rows[order], arrived.sum(0), source, order, sent, received, group)
+        return self._dispatched(self.init_routing(x, ids, experts), group)
+
+    def _dispatched(self, routed: Routed, group: Communicator) -> Dispatched:
+        counts = routed.counts.view(group.size, -1)
+        arriving = group.all_to_all(counts)
+        sent, received = self.read_counts(counts, arriving)
+        there = self.re_routing(self.exchange_rows(routed.rows, sent, received, group), arriving)
+        return Dispatched(
+            there.rows, there.counts, routed.source, there.order, sent, received, group
+        )
 
     @override
     def dispatch_quantised(
         self, x: torch.Tensor, ids: torch.Tensor, experts: int, group: Communicator
     ) -> tuple[Dispatched, torch.Tensor]:
-        quantised = quantise_rows(x)
-        # The scale travels with its row, as its last bytes.
-        scale = quantised.scale[:, None].view(torch.int8)
-        sent = self.dispatch(torch.cat((quantised.values, scale), 1), ids, experts, group)
-        rows, scale = torch.split(sent.rows, [x.shape[1], scale.shape[1]], 1)
-        return replace(sent, rows=rows), scale.contiguous().view(torch.float32)[:, 0]
+        sent = self._dispatched(self.init_routing_quantised(x, ids, experts), group)
+        values, scale = split_scale(sent.rows)
+        return replace(sent, rows=values), scale
 
     @override
     def grouped_int_matmul(
@@ -305,14 +264,9 @@ class ReferenceBackend(Backend):
         *,
         experts: int,
     ) -> torch.Tensor:
-        zero_weight = weights.masked_fill(ids < experts, 0.0).sum(-1, keepdim=True)
-        total = x.float() * zero_weight
-        unsorted = torch.empty_like(expert_rows)
-        unsorted[dispatched.order] = expert_rows
-        rows = dispatched.group.exchange(unsorted, dispatched.received, dispatched.sent)
-        weighted = rows.float() * weights.flatten()[dispatched.source, None]
-        total.index_add_(0, dispatched.source // ids.shape[1], weighted)
-        return total.to(x.dtype)
+        there = self.restore_order(expert_rows, dispatched.order)
+        rows = self.exchange_rows(there, dispatched.received, dispatched.sent, dispatched.group)
+        return self.finalize_routing(rows, dispatched.source, x, ids, weights, experts=experts)
 
     @override
     def add(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from runtime_npu.batch import Batch
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.parameters import parameter
+from runtime_npu.model.pieces import Pieces, finish
 from runtime_npu.parallel.shard import Shard
 from runtime_npu.parallel.world import Groups
 from twin.model_spec import ModelSpec
@@ -61,28 +62,41 @@ class Attention(nn.Module):
         With heads split over dies the group's rows are gathered first; the result is
         scattered over the group's dies again.
         """
+        return finish(self.pieces(issue, normed, batch, cache))
+
+    def pieces(
+        self, issue: Issuer, normed: torch.Tensor, batch: Batch, cache: LatentCache
+    ) -> Pieces[torch.Tensor]:
+        """:meth:`forward`, cut behind its exchanges."""
         if self._rows_group.size > 1:
             gather = f"{self.name}.all_gather"
-            normed = issue(gather, issue.backend.all_gather, normed, self._rows_group)
+            call = issue.backend.all_gather
+            normed = yield from issue.exchange(gather, call, normed, self._rows_group)
         attend = self._decode
         if batch.phase == "prefill":
             attend = self._prefill
         elif self._kv_group.size > 1:
             attend = self._decode_parts
-        return self._project(issue, attend(issue, normed, batch, cache).flatten(1))
+        heads = attend(issue, normed, batch, cache).flatten(1)
+        return (yield from self._project(issue, heads))
 
-    def _project(self, issue: Issuer, heads: torch.Tensor) -> torch.Tensor:
+    def _project(self, issue: Issuer, heads: torch.Tensor) -> Pieces[torch.Tensor]:
         """o_proj of ``heads`` [T, heads x v], of which this rank may hold a part."""
         backend, group = issue.backend, self._o_proj_group
         if group.size > 1 and self._rows_group.size == self._kv_group.size == 1:
             parts = torch.unflatten(heads, 1, (group.size, -1)).transpose(0, 1)
-            heads = issue(f"{self.name}.all_to_all", backend.all_to_all, parts, group).flatten(0, 1)
+            name = f"{self.name}.all_to_all"
+            heads = (yield from issue.exchange(name, backend.all_to_all, parts, group)).flatten(
+                0, 1
+            )
         out = issue(f"{self.name}.o_proj", backend.linear, heads, self.o_proj)
+        if group.size == 1:
+            return out
         if self._kv_group.size > 1:
-            return issue(f"{self.name}.all_reduce", backend.all_reduce, out, group)
-        if group.size > 1:
-            return issue(f"{self.name}.reduce_scatter", backend.reduce_scatter, out, group)
-        return out
+            op, call = "all_reduce", backend.all_reduce
+        else:
+            op, call = "reduce_scatter", backend.reduce_scatter
+        return (yield from issue.exchange(f"{self.name}.{op}", call, out, group))
 
     def _decode(
         self, issue: Issuer, normed: torch.Tensor, batch: Batch, cache: LatentCache
@@ -129,11 +143,22 @@ class Attention(nn.Module):
     def _queries(
         self, issue: Issuer, normed: torch.Tensor, batch: Batch, cache: LatentCache
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        weights = PrologWeights(
+            q_a=self.q_a,
+            q_a_norm=self.q_a_norm,
+            q_b=self.q_b,
+            kv_a=self.kv_a,
+            kv_a_norm=self.kv_a_norm,
+            uk=self.uk,
+            q_scale=self.q_scale,
+            kv_scale=self.kv_scale,
+            eps=LATENT_NORM_EPS,
+        )
         return issue(
             f"{self.name}.prolog",
             issue.backend.mla_prolog,
             normed,
-            self._prolog_weights(slice(None)),
+            weights,
             batch.rope,
             cache,
             batch.slots,
@@ -142,38 +167,39 @@ class Attention(nn.Module):
     def _prefill(
         self, issue: Issuer, normed: torch.Tensor, batch: Batch, cache: LatentCache
     ) -> torch.Tensor:
-        # Keys come from the rows themselves, so that heads can be split where the cache is.
+        """Un-absorbed: each head has keys and values of its own, made from the rows' latents."""
+        # Of the rows themselves, so that heads can be split where the cache is.
         own = len(self.uk) // self._kv_group.size
         heads = slice(self._kv_group.index * own, (self._kv_group.index + 1) * own)
-        inputs = issue(
-            f"{self.name}.prolog",
-            issue.backend.prefill_prolog,
-            normed,
-            self._prolog_weights(heads),
+        backend, name, eps = issue.backend, self.name, LATENT_NORM_EPS
+        q_b = torch.unflatten(self.q_b, 0, (len(self.uk), -1))[heads].flatten(0, 1)
+        q_latent = issue(f"{name}.q_a", backend.linear, normed, self.q_a)
+        q_latent = issue(f"{name}.q_norm", backend.rms_norm, q_latent, self.q_a_norm, eps)
+        queries = issue(f"{name}.q_b", backend.linear, q_latent, q_b)
+        queries = issue(f"{name}.rope", backend.rotate_queries, queries, batch.rope, own)
+        kv = issue(f"{name}.kv_a", backend.linear, normed, self.kv_a)
+        latent, k_rope = issue(
+            f"{name}.kv_norm_rope_cache",
+            backend.kv_norm_rope_cache,
+            kv,
+            self.kv_a_norm,
             batch.rope,
             cache,
             batch.slots,
+            scale=self.kv_scale,
+            eps=eps,
+        )
+        k_nope, values = issue(
+            f"{name}.kv_b", backend.keys_and_values, latent, self.uk[heads], self.uv[heads]
         )
         return issue(
-            f"{self.name}.attention",
-            issue.backend.prefill_attention,
-            inputs,
-            self.uk[heads],
-            self.uv[heads],
+            f"{name}.attention",
+            backend.causal_attention,
+            queries,
+            k_nope,
+            k_rope,
+            values,
             batch.rows,
-            scale=self.softmax_scale,
-        )
-
-    def _prolog_weights(self, heads: slice) -> PrologWeights:
-        """The weights of some of the heads that this rank holds."""
-        return PrologWeights(
-            q_a=self.q_a,
-            q_a_norm=self.q_a_norm,
-            q_b=torch.unflatten(self.q_b, 0, (len(self.uk), -1))[heads].flatten(0, 1),
-            kv_a=self.kv_a,
-            kv_a_norm=self.kv_a_norm,
-            uk=self.uk[heads],
-            q_scale=self.q_scale,
-            kv_scale=self.kv_scale,
-            eps=LATENT_NORM_EPS,
+            # Scaling the queries scales their scores.
+            scale=self.softmax_scale * self.q_scale,
         )

@@ -7,6 +7,7 @@ from torch import nn
 
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.parameters import parameter
+from runtime_npu.model.pieces import Pieces, finish
 from runtime_npu.parallel.shard import Shard
 from runtime_npu.parallel.world import Groups
 from twin.model_spec import ModelSpec
@@ -39,15 +40,21 @@ class Dense(nn.Module):
 
     def forward(self, issue: Issuer, x: torch.Tensor) -> torch.Tensor:
         """Rows [T, hidden] to rows [T, hidden]."""
+        return finish(self.pieces(issue, x))
+
+    def pieces(self, issue: Issuer, x: torch.Tensor) -> Pieces[torch.Tensor]:
+        """:meth:`forward`, cut behind its exchanges."""
         backend, group = issue.backend, self._group
         if group.size > 1 and not self._rows_are_shared:
-            x = issue(f"{self.name}.all_gather", backend.all_gather, x, group)
+            x = yield from issue.exchange(f"{self.name}.all_gather", backend.all_gather, x, group)
         out = self._int8(issue, x) if self._is_int8 else self._plain(issue, x)
         if group.size == 1:
             return out
         if self._rows_are_shared:
-            return issue(f"{self.name}.all_reduce", backend.all_reduce, out, group)
-        return issue(f"{self.name}.reduce_scatter", backend.reduce_scatter, out, group)
+            op, call = "all_reduce", backend.all_reduce
+        else:
+            op, call = "reduce_scatter", backend.reduce_scatter
+        return (yield from issue.exchange(f"{self.name}.{op}", call, out, group))
 
     def _plain(self, issue: Issuer, x: torch.Tensor) -> torch.Tensor:
         backend = issue.backend

@@ -43,7 +43,6 @@ class FfnDie(nn.Module):
         world: World,
         *,
         dtype: torch.dtype = torch.float32,
-        chunk_tokens: int | None = None,
         next_n: int = 0,
     ) -> None:
         super().__init__()
@@ -52,7 +51,6 @@ class FfnDie(nn.Module):
         self.backend = backend
         self.dtype = dtype
         self._links = world.links
-        self._chunk_tokens = chunk_tokens
         self.shard = shard_of(spec, world.deployment, world.rank)
         self.layers = nn.ModuleList(
             FfnLayer(spec, dtype, self.shard, world.groups) for _ in range(spec.num_layers)
@@ -77,18 +75,15 @@ class FfnDie(nn.Module):
         for run, issue in zip(passes, issuers, strict=True):
             layer = self.layers[run.layer]
             assert isinstance(layer, FfnLayer)
-            self._serve(issue, layer.moe, phase, heights[run.micro_batch])
+            self._serve(issue, layer.moe, heights[run.micro_batch])
 
-    def _serve(self, issue: Issuer, moe: Moe, phase: Phase, height: int) -> None:
+    def _serve(self, issue: Issuer, moe: Moe, height: int) -> None:
         backend, arrived = self.backend, self._arrived(issue, height)
         u = torch.cat([rows for rows, _ in arrived])
-        chunks: tuple[torch.Tensor, ...] = (u,)
-        if phase == "prefill" and self._chunk_tokens is not None:
-            chunks = torch.split(u, self._chunk_tokens)
         with issue.stages():
             for _, event in arrived:
                 backend.wait(event)
-            outputs = torch.cat([moe(issue, chunk) for chunk in chunks])
+            outputs = moe(issue, u)
             computed = backend.signal()
         for peer, rows in enumerate(torch.split(outputs, height)):
             with issue.link(f"link{self._suffix(peer)}"):

@@ -7,11 +7,14 @@ from contextlib import ExitStack, contextmanager
 from typing import ParamSpec, TypeVar
 
 import torch
+from typing_extensions import override
 
 from hardware_models.errors import InputError
 from runtime_npu.backends.base import Backend
-from runtime_npu.plan import Lane, LayerPlan
+from runtime_npu.model.pieces import Pieces
+from runtime_npu.plan import PLAIN, Lane, LayerPlan
 from runtime_npu.record import Event
+from twin.names import HOST_STREAM
 from twin.schedule import CoreLimit, Prefetch
 
 P = ParamSpec("P")
@@ -61,6 +64,19 @@ class Issuer:
             self._enter(self._open, self._plan.stages[self._stage].lane)
         return output
 
+    def exchange(
+        self, op: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> Pieces[R]:
+        """Issue ``op``, an exchange between dies: a piece of a chain ends behind it."""
+        output = self(op, call, *args, **kwargs)
+        yield
+        return output
+
+    def host_read(self, op: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Issue ``op``, which the host does: it waits for the device, and the device for it."""
+        with self.backend.stream(HOST_STREAM):
+            return self(op, call, *args, **kwargs)
+
     def prefetch(self, op: str, event: Event) -> None:
         """Issue the prefetches that wait for the output of ``op``, which ``event`` is behind."""
         for prefetch in self._prefetches.get(op, ()):
@@ -104,6 +120,36 @@ class Issuer:
         stack.enter_context(self.backend.core_limit(lane.limit.aic, lane.limit.aiv))
         scope = None if lane.scope is None else self._prefix + lane.scope
         stack.enter_context(self.backend.super_kernel(scope))
+
+
+class ChainIssuer(Issuer):
+    """Issues a prefill layer's ops as one chain: each waits for the one before it.
+
+    Exchanges run on the stream ``exchanges``, where those of one micro-batch may overlap what
+    the others compute.
+    """
+
+    def __init__(self, backend: Backend, prefix: str, exchanges: str) -> None:
+        super().__init__(backend, prefix, PLAIN, no_weight)
+        self._exchanges = exchanges
+        self._last: Event | None = None
+
+    @override
+    def __call__(self, op: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._last is not None:
+            self.backend.wait(self._last)
+        output = super().__call__(op, call, *args, **kwargs)
+        self._last = self.backend.signal()
+        return output
+
+    @override
+    def exchange(
+        self, op: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> Pieces[R]:
+        with self.backend.stream(self._exchanges):
+            output = self(op, call, *args, **kwargs)
+        yield
+        return output
 
 
 def no_weight(weight: str) -> torch.Tensor | None:

@@ -14,6 +14,7 @@ from runtime_npu.model.attention import Attention
 from runtime_npu.model.dense import Dense
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.moe import Moe
+from runtime_npu.model.pieces import Pieces, finish
 from runtime_npu.model.shortcut import LocalExperts, RemoteExperts, Ticket
 from runtime_npu.parallel.shard import Shard
 from runtime_npu.parallel.world import World
@@ -68,24 +69,30 @@ class Layer(nn.Module):
         self, issue: Issuer, x: torch.Tensor, batch: Batch, caches: Sequence[LatentCache]
     ) -> OpenPass:
         """Rows [T, hidden] up to the closing add; ``caches`` are those of both attentions."""
+        with issue.stages():
+            return finish(self.pieces(issue, x, batch, caches))
+
+    def pieces(
+        self, issue: Issuer, x: torch.Tensor, batch: Batch, caches: Sequence[LatentCache]
+    ) -> Pieces[OpenPass]:
+        """:meth:`begin`, cut behind its exchanges, wherever the issuer's ops now run."""
         backend, eps = issue.backend, self.eps
         first, second = self._attentions
-        with issue.stages():
-            normed = issue("attention.0.input_norm", backend.rms_norm, x, first.input_norm, eps)
-            attended = first(issue, normed, batch, caches[0])
-            u, h1 = issue(
-                "attention.0.post_norm", backend.add_rms_norm, attended, x, first.post_norm, eps
-            )
-            ticket = self._experts.start(issue, u, batch.phase)
-            dense = self._denses[0](issue, u)
-            normed, h2 = issue(
-                "attention.1.input_norm", backend.add_rms_norm, dense, h1, second.input_norm, eps
-            )
-            attended = second(issue, normed, batch, caches[1])
-            normed, h3 = issue(
-                "attention.1.post_norm", backend.add_rms_norm, attended, h2, second.post_norm, eps
-            )
-            return OpenPass(h3, self._denses[1](issue, normed), ticket)
+        normed = issue("attention.0.input_norm", backend.rms_norm, x, first.input_norm, eps)
+        attended = yield from first.pieces(issue, normed, batch, caches[0])
+        u, h1 = issue(
+            "attention.0.post_norm", backend.add_rms_norm, attended, x, first.post_norm, eps
+        )
+        ticket = yield from self._experts.start(issue, u, batch.phase)
+        dense = yield from self._denses[0].pieces(issue, u)
+        normed, h2 = issue(
+            "attention.1.input_norm", backend.add_rms_norm, dense, h1, second.input_norm, eps
+        )
+        attended = yield from second.pieces(issue, normed, batch, caches[1])
+        normed, h3 = issue(
+            "attention.1.post_norm", backend.add_rms_norm, attended, h2, second.post_norm, eps
+        )
+        return OpenPass(h3, (yield from self._denses[1].pieces(issue, normed)), ticket)
 
     def close(self, issue: Issuer, opened: OpenPass) -> torch.Tensor:
         """The layer's output [T, hidden]."""

@@ -11,13 +11,14 @@ from torch import nn
 from runtime_npu.backends.base import Backend
 from runtime_npu.batch import Step
 from runtime_npu.kv_cache import KvCache
-from runtime_npu.model.issue import Issuer, no_weight
+from runtime_npu.model.issue import ChainIssuer, Issuer, no_weight
 from runtime_npu.model.layer import Layer, OpenPass
 from runtime_npu.model.mtp import MtpHead
 from runtime_npu.model.parameters import parameter
+from runtime_npu.model.pieces import Pieces, in_turn
 from runtime_npu.parallel.shard import shard_of
 from runtime_npu.parallel.world import World, alone
-from runtime_npu.plan import PLAIN, LayerPlan
+from runtime_npu.plan import PLAIN, PLAIN_PREFILL, LayerPlan, PrefillOrder
 from twin.graph.role_writer import Pass, layer_passes
 from twin.model_spec import ModelSpec
 from twin.names import parse_weight
@@ -25,8 +26,8 @@ from twin.names import parse_weight
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """``hidden`` [T, hidden] behind the final norm (an MTP pass's own); ``logits``
-    [B, vocabulary] and ``tokens`` [B] of the last rows.
+    """``hidden`` [T, hidden] behind the final norm (an MTP pass's own; in a planned prefill of
+    the last rows alone); ``logits`` [B, vocabulary] and ``tokens`` [B] of the last rows.
     """  # noqa: D205
 
     hidden: torch.Tensor
@@ -37,7 +38,7 @@ class StepOutput:
 class LongcatFlash(nn.Module):
     """LongCat-Flash on a backend, or with AFD all of it but the experts.
 
-    This is the rank of ``world``'s part of it; decode follows ``plan``, prefill runs plainly.
+    This is the rank of ``world``'s part of it; decode follows ``plan``, prefill ``prefill``.
     ``next_n`` is the number of MTP passes; without any there is no MTP head.
     Parameters lie on the meta device until a checkpoint is loaded.
     """
@@ -50,7 +51,7 @@ class LongcatFlash(nn.Module):
         world: World | None = None,
         *,
         dtype: torch.dtype = torch.float32,
-        chunk_tokens: int | None = None,
+        prefill: PrefillOrder = PLAIN_PREFILL,
         next_n: int = 0,
     ) -> None:
         super().__init__()
@@ -64,7 +65,8 @@ class LongcatFlash(nn.Module):
         )
         self.embed = parameter(len(self.shard.embed), spec.hidden_size, dtype=dtype)
         self.layers = nn.ModuleList(
-            Layer(spec, dtype, chunk_tokens, self.shard, world) for _ in range(spec.num_layers)
+            Layer(spec, dtype, prefill.chunk_tokens, self.shard, world)
+            for _ in range(spec.num_layers)
         )
         self.final_norm = parameter(spec.hidden_size, dtype=dtype)
         self.lm_head = parameter(len(self.shard.lm_head), spec.hidden_size, dtype=dtype)
@@ -75,9 +77,10 @@ class LongcatFlash(nn.Module):
             Issuer(backend, run.prefix, plan, partial(self._weight, run))
             for run in self._decode_passes
         ]
-        self._prefill_passes = layer_passes(spec.num_layers, 1)
+        self.prefill = prefill
+        self._prefill_passes = layer_passes(spec.num_layers, prefill.micro_batches)
         self._prefill = [
-            Issuer(backend, run.prefix, PLAIN, no_weight) for run in self._prefill_passes
+            ChainIssuer(backend, run.prefix, prefill.exchanges) for run in self._prefill_passes
         ]
         outside = replace(PLAIN, prefetches=plan.prefetches)
         self._outside_prefill = Issuer(backend, "", PLAIN, no_weight)
@@ -90,10 +93,15 @@ class LongcatFlash(nn.Module):
     def forward(self, step: Step, cache: KvCache) -> StepOutput:
         """One pass over the rows of ``step``, whose KV goes to ``cache``."""
         issue = self._outside_prefill if step.phase == "prefill" else self._outside_decode
-        x = self._layers(self._embedded(issue, step, self.embed), step, cache)
+        layers = self._prefill_layers if step.phase == "prefill" else self._layers
+        x = layers(self._embedded(issue, step, self.embed), step, cache)
+        last_rows: torch.Tensor | slice = step.last_rows
+        if step.phase == "prefill" and self.prefill.is_planned:
+            x = issue("last_tokens", self.backend.take_rows, x, step.last_rows)
+            last_rows = slice(None)
         eps = self.spec.rms_norm_eps
         hidden = issue("final_norm", self.backend.rms_norm, x, self.final_norm, eps)
-        logits = self._logits(issue, hidden[step.last_rows])
+        logits = self._logits(issue, hidden[last_rows])
         return StepOutput(hidden, logits, issue("sample", self.backend.sample, logits, step.draw))
 
     def draft(self, number: int, step: Step, hidden: torch.Tensor, cache: KvCache) -> StepOutput:
@@ -119,9 +127,6 @@ class LongcatFlash(nn.Module):
 
     def _layers(self, x: torch.Tensor, step: Step, cache: KvCache) -> torch.Tensor:
         """All passes; one is closed when its micro-batch enters the next layer."""
-        passes, issuers = self._decode_passes, self._decode
-        if step.phase == "prefill":
-            passes, issuers = self._prefill_passes, self._prefill
         rows = list(torch.split(x, list(step.heights)))
         under_way: dict[int, tuple[Layer, Issuer, OpenPass]] = {}
 
@@ -129,7 +134,7 @@ class LongcatFlash(nn.Module):
             layer, issue, opened = under_way.pop(part)
             rows[part] = layer.close(issue, opened)
 
-        for run, issue in zip(passes, issuers, strict=True):
+        for run, issue in zip(self._decode_passes, self._decode, strict=True):
             part = run.micro_batch
             if part in under_way:
                 close(part)
@@ -141,6 +146,25 @@ class LongcatFlash(nn.Module):
         for part in range(len(rows)):
             close(part)
         return torch.cat(rows)
+
+    def _prefill_layers(self, x: torch.Tensor, step: Step, cache: KvCache) -> torch.Tensor:
+        """Micro-batches in turn: each gives way behind its exchanges."""
+        rows = torch.split(x, list(step.heights))
+        chains = [self._chain(part, rows[part], step, cache) for part in range(len(rows))]
+        return torch.cat(in_turn(chains))
+
+    def _chain(
+        self, part: int, x: torch.Tensor, step: Step, cache: KvCache
+    ) -> Pieces[torch.Tensor]:
+        """All layers of one micro-batch."""
+        for run, issue in zip(self._prefill_passes, self._prefill, strict=True):
+            if run.micro_batch == part:
+                layer = self.layers[run.layer]
+                assert isinstance(layer, Layer)
+                caches = cache.attentions[2 * run.layer : 2 * run.layer + 2]
+                opened = yield from layer.pieces(issue, x, step.batches[part], caches)
+                x = layer.close(issue, opened)
+        return x
 
     def _logits(self, issue: Issuer, rows: torch.Tensor) -> torch.Tensor:
         """Logits [B, vocabulary] of ``rows`` [B, hidden]."""

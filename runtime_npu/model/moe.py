@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from runtime_npu.backends.base import Dispatched
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.parameters import parameter
 from runtime_npu.parallel.shard import Shard
@@ -24,7 +23,7 @@ class Moe(nn.Module):
 
     def __init__(self, spec: ModelSpec, dtype: torch.dtype, shard: Shard, groups: Groups) -> None:
         super().__init__()
-        self._group = groups["ep"]
+        self.group = groups["ep"]
         self.experts = spec.n_routed_experts
         self.topk = spec.moe_topk
         self.scale = spec.routed_scaling_factor
@@ -33,56 +32,71 @@ class Moe(nn.Module):
         self.correction_bias = parameter(spec.router_width, dtype=torch.float32)
         held = len(shard.experts)
         self._dtype = dtype
-        self._is_int8 = shard.int8_ffns
-        stored = torch.int8 if self._is_int8 else dtype
+        self.is_int8 = shard.int8_ffns
+        stored = torch.int8 if self.is_int8 else dtype
         self.w13 = parameter(held, 2 * width, hidden, dtype=stored)
         self.w2 = parameter(held, hidden, width, dtype=stored)
-        if self._is_int8:
+        if self.is_int8:
             self.w13_scale = parameter(held, 2 * width, dtype=torch.float32)
             self.w2_scale = parameter(held, hidden, dtype=torch.float32)
 
     def forward(self, issue: Issuer, x: torch.Tensor) -> torch.Tensor:
-        """Rows [T, hidden] to rows [T, hidden]."""
+        """Rows [T, hidden] to rows [T, hidden], by dispatch and combine."""
         backend = issue.backend
-        wide = issue("moe.cast", backend.cast, x)
-        logits = issue("moe.router_matmul", backend.router_matmul, wide, self.router)
-        weights, ids = issue(
-            "moe.topk", backend.topk_gating, logits, self.correction_bias, self.topk, self.scale
-        )
-        sent, rows = self._int8(issue, x, ids) if self._is_int8 else self._plain(issue, x, ids)
+        weights, ids = self.route(issue, x)
+        to_experts = (x, ids, self.experts, self.group)
+        scale = None
+        if self.is_int8:
+            sent, scale = issue("moe.dispatch", backend.dispatch_quantised, *to_experts)
+        else:
+            sent = issue("moe.dispatch", backend.dispatch, *to_experts)
+        rows = self.compute(issue, "moe", sent.rows, scale, sent.counts)
         return issue(
             "moe.combine", backend.combine, rows, sent, x, ids, weights, experts=self.experts
         )
 
-    def _plain(
-        self, issue: Issuer, x: torch.Tensor, ids: torch.Tensor
-    ) -> tuple[Dispatched, torch.Tensor]:
-        """The rows that came, and what this rank's experts gave for them."""
+    def route(self, issue: Issuer, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(weights, expert ids) [T, topk] of rows ``x`` [T, hidden]."""
         backend = issue.backend
-        sent = issue("moe.dispatch", backend.dispatch, x, ids, self.experts, self._group)
-        both = issue("moe.gmm1", backend.grouped_matmul, sent.rows, self.w13, sent.counts)
-        inner = issue("moe.swiglu", backend.swiglu, both)
-        return sent, issue("moe.gmm2", backend.grouped_matmul, inner, self.w2, sent.counts)
+        wide = issue("moe.cast", backend.cast, x)
+        logits = issue("moe.router_matmul", backend.router_matmul, wide, self.router)
+        return issue(
+            "moe.topk", backend.topk_gating, logits, self.correction_bias, self.topk, self.scale
+        )
 
-    def _int8(
-        self, issue: Issuer, x: torch.Tensor, ids: torch.Tensor
-    ) -> tuple[Dispatched, torch.Tensor]:
+    def compute(
+        self,
+        issue: Issuer,
+        block: str,
+        rows: torch.Tensor,
+        row_scale: torch.Tensor | None,
+        counts: torch.Tensor,
+    ) -> torch.Tensor:
+        """What this rank's experts give for ``rows`` [N, hidden], sorted by local expert.
+
+        ``counts`` [local experts] says how many each got, ``row_scale`` [N] are the scales of
+        int8 rows.  Ops are named ``block.gmm1`` and so on.
+        """
         backend = issue.backend
-        sent, scale = issue(
-            "moe.dispatch", backend.dispatch_quantised, x, ids, self.experts, self._group
+        if row_scale is None:
+            both = issue(f"{block}.gmm1", backend.grouped_matmul, rows, self.w13, counts)
+            inner = issue(f"{block}.swiglu", backend.swiglu, both)
+            return issue(f"{block}.gmm2", backend.grouped_matmul, inner, self.w2, counts)
+        both = issue(f"{block}.gmm1", backend.grouped_int_matmul, rows, self.w13, counts)
+        quantised = issue(
+            f"{block}.swiglu",
+            backend.dequant_swiglu_quant,
+            both,
+            row_scale,
+            self.w13_scale,
+            counts,
         )
-        counts = sent.counts
-        both = issue("moe.gmm1", backend.grouped_int_matmul, sent.rows, self.w13, counts)
-        inner = issue(
-            "moe.swiglu", backend.dequant_swiglu_quant, both, scale, self.w13_scale, counts
-        )
-        rows = issue(
-            "moe.gmm2",
+        return issue(
+            f"{block}.gmm2",
             backend.grouped_quant_matmul,
-            inner,
+            quantised,
             self.w2,
             self.w2_scale,
             counts,
             dtype=self._dtype,
         )
-        return sent, rows

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime_npu.model.double_routing import DoubleRouting
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.moe import Moe
+from runtime_npu.model.pieces import Pieces
 from runtime_npu.parallel.link import Link
 from runtime_npu.record import Event
 from twin.workload import Phase
@@ -26,18 +28,17 @@ class LocalExperts:
 
     def __init__(self, moe: Moe, chunk_tokens: int | None) -> None:
         self._moe = moe
-        self._chunk_tokens = chunk_tokens
+        self._double_routing = DoubleRouting(moe, chunk_tokens)
 
-    def start(self, issue: Issuer, u: torch.Tensor, phase: Phase) -> Ticket:
-        """Issue the MoE; in prefill in chunks of at most ``chunk_tokens`` rows, to bound memory."""
+    def start(self, issue: Issuer, u: torch.Tensor, phase: Phase) -> Pieces[Ticket]:
+        """Issue the MoE: in prefill with double routing, cut behind its exchanges."""
+        if phase == "prefill":
+            rows = yield from self._double_routing.pieces(issue, u)
+            return Ticket(rows, issue.backend.signal())
         u_ready = issue.backend.signal()
         with issue.moe_branch():
             issue.backend.wait(u_ready)
-            chunks: tuple[torch.Tensor, ...] = (u,)
-            if phase == "prefill" and self._chunk_tokens is not None:
-                chunks = torch.split(u, self._chunk_tokens)
-            rows = torch.cat([self._moe(issue, chunk) for chunk in chunks])
-            return Ticket(rows, issue.backend.signal())
+            return Ticket(self._moe(issue, u), issue.backend.signal())
 
     def finish(self, issue: Issuer, ticket: Ticket) -> torch.Tensor:
         """Hold the current stream until the MoE's output is there."""
@@ -51,9 +52,10 @@ class RemoteExperts:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def start(self, issue: Issuer, u: torch.Tensor, phase: Phase) -> Ticket:
+    def start(self, issue: Issuer, u: torch.Tensor, phase: Phase) -> Pieces[Ticket]:
         """Send u; the main stream goes on."""
         del phase
+        yield from ()
         backend = issue.backend
         u_ready = backend.signal()
         with issue.link():

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runtime_npu.plan import PLAIN_PREFILL, PrefillOrder
 from twin.deployment import Deployment
 from twin.workload import Phase
 
@@ -36,6 +37,7 @@ class Layout:
 
     deployment: Deployment
     sequences: int
+    prefill: PrefillOrder = PLAIN_PREFILL
 
     def group_of(self, die: int) -> int:
         """The attention group of an attention die."""
@@ -47,9 +49,12 @@ class Layout:
         return range(self.sequences)[group * wide : (group + 1) * wide]
 
     def parts(self, phase: Phase, counts: Sequence[int]) -> tuple[Part, ...]:
-        """The micro-batches of a pass with ``counts`` rows of each sequence; prefill has one."""
+        """The micro-batches of a pass with ``counts`` rows of each sequence."""
         afd, role = self.deployment.afd, self.deployment.attention
-        number = 1 if afd is None or phase == "prefill" else afd.micro_batches
+        number = 1 if afd is None else afd.micro_batches
+        is_planned = phase == "prefill" and self.prefill.is_planned
+        if phase == "prefill":
+            number = self.prefill.micro_batches
         groups = [self.held(group) for group in range(role.attention_groups)]
         base, rest = divmod(len(groups[0]), number)
         parts = []
@@ -58,7 +63,10 @@ class Layout:
             stop = start + base + (part < rest)
             sequences = tuple(group[start:stop] for group in groups)
             rows = [[(s, row) for s in own for row in range(counts[s])] for own in sequences]
-            height = max(1, *(-(-len(own) // role.attention_tp) for own in rows))
+            most = max(len(own) for own in rows)
+            if is_planned:
+                most = len(sequences[0]) * max(counts)
+            height = max(1, -(-most // role.attention_tp))
             whole = height * role.attention_tp
             padded = tuple((*own, *[None] * (whole - len(own))) for own in rows)
             parts.append(Part(sequences, padded, height))

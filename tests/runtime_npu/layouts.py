@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from oracle import spec
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
-from runtime_npu.backends.base import Dispatched
 from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.checkpoint import Checkpoint, load_weights
 from runtime_npu.generate import Decoder, rank_blocks
@@ -256,19 +255,23 @@ def _run(job: LayoutJob, world: World) -> LayoutReport:
     graph = build_step_graph(schedule, job.spec, HARDWARE)
     return LayoutReport(
         tokens=[output.tokens.tolist() for output in outputs],
-        logits=_logits(decoder, job, world, outputs),
+        logits=logits_of(decoder, job.prompts, world, outputs),
         differences=step_differences(tuple(records), graph, world),
     )
 
 
-def _logits(
-    decoder: Decoder, job: LayoutJob, world: World, outputs: Sequence[StepOutput]
+def logits_of(
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    world: World,
+    outputs: Sequence[StepOutput],
 ) -> dict[tuple[int, int], torch.Tensor]:
+    """Logits [vocabulary] of the sequences whose last rows are here, by (sequence, step)."""
     found: dict[tuple[int, int], torch.Tensor] = {}
     if world.place.role == "ffn":
         return found
     for step, output in enumerate(outputs):
-        counts = [len(prompt) if step == 0 else 1 for prompt in job.prompts]
+        counts = [len(prompt) if step == 0 else 1 for prompt in prompts]
         parts = decoder.layout.parts("decode" if step else "prefill", counts)
         rows = decoder.layout.rows_on(world.place.number, parts)
         own = [row[0] for row in rows if row is not None and row[1] + 1 == counts[row[0]]]
@@ -301,18 +304,8 @@ class TakesOtherRows(ReferenceBackend):
 class KeepsArrivalOrder(ReferenceBackend):
     """Sends rows back from the experts as they lie, not as they came."""
 
-    def combine(
-        self,
-        expert_rows: torch.Tensor,
-        dispatched: Dispatched,
-        x: torch.Tensor,
-        ids: torch.Tensor,
-        weights: torch.Tensor,
-        *,
-        experts: int,
-    ) -> torch.Tensor:
-        wrong = replace(dispatched, order=torch.arange(len(expert_rows)))
-        return super().combine(expert_rows, wrong, x, ids, weights, experts=experts)
+    def restore_order(self, rows: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        return rows
 
 
 class SkipsACollective(ReferenceBackend):

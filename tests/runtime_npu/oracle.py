@@ -14,7 +14,7 @@ from runtime_npu.checkpoint import Checkpoint, load_weights
 from runtime_npu.generate import Decoder
 from runtime_npu.kv_cache import pool_blocks
 from runtime_npu.model.longcat import LongcatFlash
-from runtime_npu.plan import PLAIN, LayerPlan
+from runtime_npu.plan import PLAIN, PLAIN_PREFILL, LayerPlan, PrefillOrder
 from runtime_npu.random_checkpoint import make_checkpoint
 from runtime_npu.weights import Contents
 from twin.model_spec import ModelSpec
@@ -91,7 +91,7 @@ def our_model(
     backend: Backend | None = None,
     plan: LayerPlan = PLAIN,
     dtype: torch.dtype = torch.float32,
-    chunk_tokens: int | None = None,
+    prefill: PrefillOrder = PLAIN_PREFILL,
     next_n: int = 0,
 ) -> LongcatFlash:
     model = LongcatFlash(
@@ -99,7 +99,7 @@ def our_model(
         backend or ReferenceBackend(),
         plan,
         dtype=dtype,
-        chunk_tokens=chunk_tokens,
+        prefill=prefill,
         next_n=next_n,
     )
     with Checkpoint(folder, model_spec, None, Contents(mtp=next_n > 0)) as checkpoint:

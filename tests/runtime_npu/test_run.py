@@ -220,7 +220,15 @@ def _with(schedule: Schedule, **changes: object) -> Schedule:
 
 
 UNSUPPORTED = {
-    "workload.phase": _with(TWO_STREAMS, workload__phase="prefill"),
+    "stages.second.streams": _with(TWO_STREAMS, workload__phase="prefill"),
+    "deployment.roles": _with(
+        TWO_STREAMS,
+        workload__phase="prefill",
+        deployment__roles={
+            "attention": RoleDeployment(dies=1),
+            "ffn": RoleDeployment(dies=1),
+        },
+    ),
     "deployment.afd.micro_batches": _with(
         TWO_STREAMS,
         workload__next_n=1,

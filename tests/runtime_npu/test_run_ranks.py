@@ -68,6 +68,18 @@ def test_sequences_that_end_stay_in_the_batch(
     assert len(result(tmp_path / "ranks")["token_ids"][0]) == 2
 
 
+def test_a_prefill_schedule_gives_the_tokens_of_one_die(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same_as_on_one_die("cpu/prefill_2_micro_batches", tmp_path, PROMPTS, "max_new_tokens=3")
+    ops = result(tmp_path / "ranks")["ops"]
+    assert "layer.0.mb1.moe.chunk0.token_all_to_all" in {op["name"] for op in ops}
+    assert "The prefill on colocated 0" in capsys.readouterr().out
+    run = ("schedule=cpu/prefill_2_micro_batches", "prompt_ids=[[1,2]]", f"output={tmp_path}")
+    assert command(*run) == 2
+    assert "prefill.micro_batches: got 2; allowed: 1 to 1" in capsys.readouterr().err
+
+
 def test_a_checkpoint_that_the_deployment_does_not_fit(
     tmp_path: Path, checkpoint_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

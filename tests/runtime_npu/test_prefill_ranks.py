@@ -1,0 +1,163 @@
+"""Prefill schedules over real processes against transformers: logits, tokens, records."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import torch
+from layouts import LAYOUTS, SPECS, LayoutReport
+from oracle import TOLERANCE, error, oracle, oracle_run, prompts_of, write
+from prefills import (
+    ForgetsZeroExperts,
+    KeepsRowsHome,
+    PrefillJob,
+    SkipsTheWayBack,
+    prefill_of,
+    run_prefill,
+)
+
+from runtime_npu.backends.reference import ReferenceBackend
+from runtime_npu.parallel.rendezvous import host_store
+from twin.schedule import Schedule
+
+Runner = Callable[[PrefillJob], list[LayoutReport]]
+Expected = tuple[list[list[int]], list[torch.Tensor]]
+LENGTHS = (5, 1, 17, 8, 3, 2, 12)
+"""No whole number of sequences for each group, of mixed lengths: padding everywhere."""
+NAMES = ("split", "split_many_experts", "split_small_vocabulary")
+STEPS = 4
+COLOCATED = [
+    name for name, deployment in LAYOUTS.items() if "kvp" not in name and deployment.afd is None
+]
+QUICK = {
+    "ep2, chunks": prefill_of(LAYOUTS["dp2"], chunk=9),
+    "attention_tp, link": prefill_of(
+        LAYOUTS["attention_tp2 of 4, all"], chunk=11, micro_batches=2, link=True
+    ),
+    "recipe, link": prefill_of(LAYOUTS["recipe"], chunk=20, micro_batches=2, link=True),
+}
+ORDERS = {
+    "all at once": (None, 1, False),
+    "chunks": (6, 1, False),
+    "micro-batches": (6, 2, False),
+    "link": (7, 2, True),
+}
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Runner]:
+    """Runs jobs on processes that live as long as the module."""
+    with ProcessPoolExecutor(4, get_context("spawn")) as pool:
+
+        def run_job(job: PrefillJob) -> list[LayoutReport]:
+            ranks = job.schedule.deployment.total_dies
+            store = host_store()
+            port = store.port if ranks > 1 else None
+            waiting = [pool.submit(run_prefill, job, port, rank) for rank in range(ranks)]
+            return [future.result() for future in waiting]
+
+        yield run_job
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folders = {
+        name: write(tmp_path_factory.mktemp(name) / "checkpoint", SPECS[name], seed=3)
+        for name in NAMES
+    }
+    return folders.__getitem__
+
+
+@pytest.fixture(scope="module")
+def expected(folder_of: Callable[[str], Path]) -> Callable[[str], Expected]:
+    """transformers' tokens and logits for the prompts of a model, computed once."""
+    found: dict[str, Expected] = {}
+
+    def get(name: str) -> Expected:
+        if name not in found:
+            model = oracle(folder_of(name))
+            runs = [oracle_run(model, p, STEPS) for p in prompts_of(SPECS[name], LENGTHS)]
+            found[name] = [run[0] for run in runs], [run[2] for run in runs]
+        return found[name]
+
+    return get
+
+
+def job_of(schedule: Schedule, name: str, folder: Path) -> PrefillJob:
+    prompts = tuple(tuple(prompt) for prompt in prompts_of(SPECS[name], LENGTHS))
+    return PrefillJob(schedule, SPECS[name], folder, prompts, STEPS)
+
+
+def errors_of(reports: list[LayoutReport], logits: list[torch.Tensor]) -> list[float]:
+    return [
+        error(ours, logits[sequence][step])
+        for report in reports
+        for (sequence, step), ours in report.logits.items()
+    ]
+
+
+def check(reports: list[LayoutReport], tokens: list[list[int]], logits: list[torch.Tensor]) -> None:
+    held = {key for report in reports for key in report.logits}
+    assert held == {(sequence, step) for sequence in range(len(tokens)) for step in range(STEPS)}
+    for report in reports:
+        assert report.differences == []
+        assert [list(row) for row in zip(*report.tokens, strict=True)] == tokens
+    assert max(errors_of(reports, logits)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_ranks_compute_what_transformers_does(
+    name: str,
+    run: Runner,
+    folder_of: Callable[[str], Path],
+    expected: Callable[[str], Expected],
+) -> None:
+    check(run(job_of(QUICK[name], "split", folder_of("split"))), *expected("split"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", NAMES)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("layout", COLOCATED)
+def test_every_layout_and_order_computes_what_transformers_does(
+    layout: str,
+    order: str,
+    model: str,
+    run: Runner,
+    folder_of: Callable[[str], Path],
+    expected: Callable[[str], Expected],
+) -> None:
+    chunk, parts, link = ORDERS[order]
+    groups = LAYOUTS[layout].attention.attention_groups
+    schedule = prefill_of(
+        LAYOUTS[layout],
+        chunk=chunk,
+        micro_batches=min(parts, -(-len(LENGTHS) // groups)),
+        link=link,
+    )
+    check(run(job_of(schedule, model, folder_of(model))), *expected(model))
+
+
+@pytest.mark.parametrize("backend", [ForgetsZeroExperts, KeepsRowsHome])
+def test_wrong_routing_changes_the_logits(
+    backend: type[ReferenceBackend],
+    run: Runner,
+    folder_of: Callable[[str], Path],
+    expected: Callable[[str], Expected],
+) -> None:
+    job = replace(job_of(QUICK["ep2, chunks"], "split", folder_of("split")), backend=backend)
+    assert max(errors_of(run(job), expected("split")[1])) > 10 * TOLERANCE
+
+
+def test_a_rank_that_skips_an_exchange_is_named(
+    run: Runner, folder_of: Callable[[str], Path]
+) -> None:
+    job = job_of(QUICK["ep2, chunks"], "split", folder_of("split"))
+    reports = run(replace(job, backend=SkipsTheWayBack))
+    assert (
+        "colocated 1: main[23]: issued layer.0.moe.chunk0.finalize_routing, "
+        "the step graph has layer.0.moe.chunk0.back_all_to_all" in reports[1].differences
+    )
