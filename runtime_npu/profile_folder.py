@@ -44,7 +44,7 @@ def write_profile(result: RunResult, folder: Path) -> None:
     measured: dict[str, object] = {
         "device": "cpu",
         "kv_tokens": schedule.workload.kv_tokens,
-        "ep": next(iter(schedule.deployment.roles.values())).ep,
+        "ep": max(role.ep for role in schedule.deployment.roles.values()),
         "clock": "CPU time of the rank's thread",
         **_step_times(ranks[0].steps),
         "profiled_step_wall_us": sum(walls.values()),

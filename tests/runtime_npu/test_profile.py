@@ -29,9 +29,13 @@ from twin.schedule import Schedule
 from twin.schedule_io import load_schedule, save_schedule
 
 
-def measure(folder: Path, base: Schedule, batch: int, kv_tokens: int, *, steps: int) -> Path:
-    """The run folder of a profiled run."""
-    output = folder / f"b{batch}_k{kv_tokens}"
+def measure(
+    folder: Path, base: Schedule, batch: int, kv_tokens: int, *, steps: int, **sizes: int
+) -> Path:
+    """The run folder of a profiled run; ``sizes`` are those of the role, if not one die's."""
+    output = folder / "_".join((f"b{batch}_k{kv_tokens}", *(f"{k}{v}" for k, v in sizes.items())))
+    roles = {name: replace(role, **sizes) for name, role in base.deployment.roles.items()}
+    base = replace(base, deployment=replace(base.deployment, roles=roles))
     workload = replace(base.workload, global_batch=batch, kv_tokens=kv_tokens)
     file = folder.parent / f"{output.name}.yaml"
     save_schedule(replace(base, workload=workload), file)
@@ -136,6 +140,9 @@ def test_held_out_steps_of_a_mid_size_model_are_predicted(tmp_path: Path) -> Non
         measure(tmp_path / "seen", base, batch, kv_tokens, steps=32)
     for batch, kv_tokens in ((48, 64), (32, 96), (48, 128), (16, 128), (24, 160)):
         measure(tmp_path / "unseen", base, batch, kv_tokens, steps=32)
+    measure(tmp_path / "unseen", base, 32, 96, steps=32, dies=2, ep=2)
+    split = {"attention_tp": 2, "o_proj_tp": 2}
+    measure(tmp_path / "unseen", base, 32, 96, steps=32, dies=2, ep=2, **split)
     found = close(tmp_path, "cpu/mid", tmp_path / "seen", tmp_path / "unseen")
     assert found["median_abs_error"] <= 0.15
     assert found["ranking"]["right"] >= 0.9 * found["ranking"]["pairs"]
