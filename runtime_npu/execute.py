@@ -70,6 +70,8 @@ def _prepared(options: RunOptions, scratch: Path) -> tuple[Job, Prompts]:
         raise InputError("max_new_tokens", options.max_new_tokens, "1 or more")
     schedule = load_schedule(options.schedule)
     check_supported(schedule, options.schedule)
+    if options.profile and schedule.workload.is_prefill:
+        raise InputError("profile", options.profile, "false in prefill: decode steps are timed")
     source = weight_source(options, schedule, scratch)
     # The checkpoint's model need not be the one that the schedule was written for.
     schedule = dataclasses.replace(schedule, model=source.spec.name)

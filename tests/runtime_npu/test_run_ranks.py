@@ -78,6 +78,8 @@ def test_a_prefill_schedule_gives_the_tokens_of_one_die(
     run = ("schedule=cpu/prefill_2_micro_batches", "prompt_ids=[[1,2]]", f"output={tmp_path}")
     assert command(*run) == 2
     assert "prefill.micro_batches: got 2; allowed: 1 to 1" in capsys.readouterr().err
+    assert command(*run, "profile=true") == 2
+    assert "profile: got True; allowed: false in prefill" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_the_deployment_does_not_fit(
