@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import prompts_of, spec
+from prefills import prefill_of
 from safetensors.torch import load_file
 from schedules import SCHEDULES, TWO_STREAMS
 
@@ -20,6 +21,7 @@ from runtime_npu.generate import Decoder, generate
 from runtime_npu.kv_cache import pool_blocks
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.parallel.world import World, alone
+from runtime_npu.plan import for_prompts
 from runtime_npu.quantise import quantise_rows
 from runtime_npu.random_checkpoint import make_checkpoint
 from runtime_npu.rank import build_model
@@ -176,3 +178,19 @@ def test_record_equals_the_step_graph(name: str, next_n: int, folders: dict[str,
     assert differences(generation.steps[0], graph) == []
     assert len(generation.steps[0]) == len(graph.ops)
     assert "layer.0.dense.1.quant" in {record.name for record in generation.steps[0]}
+
+
+def test_a_prefill_schedule_in_int8(folders: dict[str, Path]) -> None:
+    """Chunks and micro-batches quantise the same rows: as near to bf16 as prefill in one piece."""
+    plain = scheduled(TWO_STREAMS, "w8a8")
+    planned = prefill_of(plain.deployment, chunk=4, micro_batches=2, link=True)
+    prompts, lengths = prompts_of(SPEC, (9, 4)), (9, 4)
+    model = model_of(folders["w8a8"], planned)
+    found = logits_of(model)
+    assert noise(found, logits_of(model_of(folders["w8a8"], plain))) < 0.02
+    decoder = Decoder(model, [12, 12], pool_blocks([12, 12], None))
+    records = generate(decoder, prompts, 1).prefill_ops
+    graph = build_step_graph(for_prompts(planned, lengths), SPEC, load_hardware("a3-752t"))
+    assert differences(records, graph) == []
+    assert "layer.1.mb1.moe.chunk0.re_routing" in {record.name for record in records}
+    assert {r.kind for r in records if r.name.endswith("gmm1")} == {"grouped_int_matmul"}
