@@ -144,7 +144,10 @@ def test_a_slow_die_holds_up_its_group_and_in_the_end_everybody() -> None:
     assert (waits[8:16][np.arange(8) != slow - 8] > 100.0).all()
     assert (waits[:8] == 0.0).all()
     assert (records["peer_wait_us"][:8, index["layer.1.moe.dispatch"]] > 100.0).all()
-    assert (records["end_us"] >= calm).all()
+    # An op beside those that wait may share with fewer and end earlier; what waits ends later.
+    late = records["end_us"][:, index["layer.1.moe.dispatch"]]
+    assert (late > calm.reshape(16, -1)[:, index["layer.1.moe.dispatch"]] + 100.0).all()
+    assert records["end_us"].max() > calm.max() + 100.0
 
 
 def test_more_skew_costs_more() -> None:
