@@ -26,8 +26,8 @@ from twin.search.pool import Workers
 from twin.search.space import Space
 from twin.search.structure import Infeasible, Structure, structural_places
 
-# Structures with more candidates than this are shared out over the processes.
-_SHARED = 1024
+# Sets with more candidates than this are shared out over the processes.
+_SHARED = 4096
 DEADLOCK = "deadlock"
 
 
@@ -280,14 +280,14 @@ class _Run:
 
 
 def _parts(levels: Levels) -> Iterator[Levels]:
-    """A set of candidates in parts, where it is large: one for each level of its longest axis."""
+    """A set of candidates in parts that are small: cut along one axis after the other."""
     sizes = [len(each) for each in levels]
     if math.prod(sizes) <= _SHARED:
         yield levels
         return
     longest = sizes.index(max(sizes))
     for level in levels[longest]:
-        yield [*levels[:longest], [level], *levels[longest + 1 :]]
+        yield from _parts([*levels[:longest], [level], *levels[longest + 1 :]])
 
 
 def _done(path: Path, explorer: Explorer) -> dict[str, Found]:

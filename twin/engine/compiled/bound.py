@@ -8,6 +8,8 @@ allowed prefetches bring there.  With these times
 - under contention, a die cannot move its least bytes (L2 is empty when the step starts, so
   whatever a reader finds there was read from HBM within the step) or hold its least cores in
   less time than its rates and core counts allow.
+
+What a reader finds in L2 is never more than the usable L2 holds.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ class StepBound:
         rows, rates = self._rows, self._flat.rates
         fill = np.zeros(len(self._flat.row_of))
         np.maximum.at(fill, self._klass[chosen], rows["fill_bytes"][chosen])
-        resident = self._reads.resident(fill, len(rows))
+        resident = np.minimum(self._reads.resident(fill, len(rows)), rates[5])
         asked = rows["asked"]
         from_hbm = np.maximum(asked - resident, 0.0)
         hbm_cap, l2_cap = rows["hbm_cap"], rows["l2_cap"]
