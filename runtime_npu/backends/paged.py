@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 
 from runtime_npu.kv_cache import LatentCache
@@ -29,14 +31,23 @@ def attend_pages(
     flat_latent, flat_rope = q_latent.flatten(0, 1).float(), q_rope.flatten(0, 1).float()
     seen = visible.repeat_interleave(heads)
     softmax = OnlineSoftmax((rows * heads,), kv_rank)
-    block_tokens = cache.latent.shape[1]
-    pages = max(1, BLOCK_TOKENS // block_tokens)
-    for first in range(0, -(-tokens // block_tokens), pages):
-        start = first * block_tokens
-        count = min(tokens - start, pages * block_tokens)
-        latent = cache.latent[blocks[first : first + pages]].flatten(0, 1)[:count].float()
-        k_rope = cache.rope[blocks[first : first + pages]].flatten(0, 1)[:count].float()
+    block_tokens, start = cache.latent.shape[1], 0
+    needed = blocks[: -(-tokens // block_tokens)].tolist()
+    for run in _runs(needed, max(1, BLOCK_TOKENS // block_tokens)):
+        latent = cache.latent[run].flatten(0, 1)[: tokens - start].float()
+        k_rope = cache.rope[run].flatten(0, 1)[: tokens - start].float()
         scores = torch.addmm(flat_rope @ k_rope.T, flat_latent, latent.T).mul_(scale)
         softmax.add(hide(scores, start, seen), latent)
+        start += len(latent)
     attended = softmax.result()
     return Attended(attended.output.view(rows, heads, kv_rank), attended.lse.view(rows, heads))
+
+
+def _runs(blocks: Sequence[int], most: int) -> Iterator[slice]:
+    """Neighbours in the pool, at most ``most`` at a time: read where they lie, not copied."""
+    first = 0
+    for end in range(1, len(blocks) + 1):
+        goes_on = end < len(blocks) and blocks[end] == blocks[end - 1] + 1
+        if not goes_on or end - first == most:
+            yield slice(blocks[first], blocks[end - 1] + 1)
+            first = end
