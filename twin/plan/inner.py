@@ -40,7 +40,7 @@ def fastest_of(structures: Iterable[Structure]) -> Best | Rejection:
     # One alone is explored whatever its bound.
     bounds = {id(it): root_bound_us(it) if len(feasible) > 1 else 0.0 for it in feasible}
     feasible.sort(key=lambda it: bounds[id(it)])
-    cutoff_us = min((descend(it) for it in feasible[:1]), default=math.inf)
+    cutoff_us = min((descend(it)[0] for it in feasible[:1]), default=math.inf)
     best: tuple[float, int, Structure] | None = None
     for it in feasible:
         if bounds[id(it)] > cutoff_us * (1 + _ROUNDING):
@@ -62,7 +62,7 @@ def is_within(structure: Structure, limit_us: float) -> bool:
         return True
     if root_bound_us(structure) > limit_us:
         return False
-    if descend(structure) <= limit_us:
+    if descend(structure)[0] <= limit_us:
         return True
     return any(us <= limit_us for _, us in _explored(structure, limit_us))
 

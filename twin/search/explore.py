@@ -42,15 +42,13 @@ class Found:
     deadlocked: int
 
 
-def descend(structure: Structure, options: EngineOptions = DEFAULT_OPTIONS) -> float:
-    """Latency in us of a good candidate: the best level of one axis after the other."""
-    return descent(structure, options)[0]
-
-
-def descent(
+def descend(
     structure: Structure, options: EngineOptions = DEFAULT_OPTIONS
 ) -> tuple[float, int | None]:
-    """As :func:`descend`, with the candidate's index; infinite and none where all are stuck."""
+    """Latency in us and index of a good candidate: the best level of one axis after the other.
+
+    Infinite and none where all are stuck.
+    """
     sizes = [len(allowed) for allowed in structure.allowed]
     grid = structure.grid
     best_us, best = math.inf, None
@@ -88,7 +86,7 @@ def _combinations(levels: Levels) -> npt.NDArray[np.int64]:
 
 
 def _latency(structure: Structure, step_us: float) -> float:
-    return latency_of(structure.schedule(structure.plan_levels).workload, step_us)
+    return latency_of(structure.workload, step_us)
 
 
 def explore(

@@ -48,7 +48,7 @@ class Workers:
         Raises:
             BrokenProcessPool: a worker was killed (a hang would say nothing).
         """
-        if self.count == 1 or len(items) < 2:
+        if self.count == 1 or (self._pool is None and len(items) < 2):
             return map(work, items)
         if self._pool is None:
             # Spawned processes import only what they need, on every platform alike.

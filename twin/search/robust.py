@@ -96,9 +96,8 @@ class TieRun:
         for fixed_items, places in groups.items():
             structure = Structure(self.space, dict(fixed_items))
             lines = [places_of(self.space, self.indices[place])[1] for place in places]
-            workload = structure.schedule(lines[0]).workload
             for place, us in zip(places, structure.run_on(hardware, lines), strict=True):
-                found[place] = float(np.nan_to_num(latency_of(workload, us), nan=np.inf))
+                found[place] = float(np.nan_to_num(latency_of(structure.workload, us), nan=np.inf))
         return found
 
 

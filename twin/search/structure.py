@@ -23,6 +23,7 @@ from twin.engine.compiled.plan import Grid, Plan
 from twin.schedule import Schedule
 from twin.search.feasible import Rejection, rejected, rejection
 from twin.search.space import Space
+from twin.workload import Workload
 
 Places = Mapping[str, int]
 """A place in the levels of each of some knobs."""
@@ -162,7 +163,7 @@ class Structure:
             for at, axis in enumerate(self.axes)
         )
 
-    @property
+    @cached_property
     def allowed(self) -> list[list[int]]:
         """The feasible levels of each axis; nothing where no candidate is feasible."""
         return [
@@ -201,6 +202,11 @@ class Structure:
             level if self._is_cores(axis) else max(allowed, key=lambda at: self._share(axis, at))
             for axis, level, allowed in zip(self.axes, reference, self.allowed, strict=True)
         )
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The workload of all candidates: no axis changes it."""
+        return self.schedule(self.plan_levels).workload
 
     def _is_cores(self, axis: Axis) -> bool:
         return self.space.knobs[axis.knobs[0]].drives != "prefetch"

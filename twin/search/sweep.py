@@ -20,7 +20,7 @@ from twin.engine.compiled import warm_up
 from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
 from twin.evaluate import throughput_of
 from twin.schedule_io import dump_schedule
-from twin.search.explore import Found, Levels, descent, explore, root_bound_us
+from twin.search.explore import Found, Levels, descend, explore, root_bound_us
 from twin.search.feasible import Rejection
 from twin.search.pool import Workers
 from twin.search.space import Space
@@ -171,7 +171,7 @@ class Explorer:
 
     def descend(self, number: int) -> tuple[float, int | None]:
         """Latency in us of a good candidate, and its index."""
-        return descent(self.structure(number), self.options)
+        return descend(self.structure(number), self.options)
 
     def explore(self, task: Task) -> Found:
         """Simulate or prune."""
@@ -190,7 +190,7 @@ def sweep(explorer: Explorer, workers: Workers, folder: Path, budget: int) -> Sw
     """
     path = folder / "points.jsonl"
     try:
-        done = _done(path, explorer)
+        done = _done(path)
         with path.open("a", encoding="utf-8") as shard, _Bar(explorer.space.size) as bar:
             return _Run(explorer, workers, budget, done, shard, bar).run()
     except OSError as error:
@@ -290,7 +290,7 @@ def _parts(levels: Levels) -> Iterator[Levels]:
         yield from _parts([*levels[:longest], [level], *levels[longest + 1 :]])
 
 
-def _done(path: Path, explorer: Explorer) -> dict[str, Found]:
+def _done(path: Path) -> dict[str, Found]:
     """What an interrupted run left; a line that was cut off is dropped from the file."""
     if not path.exists():
         return {}
