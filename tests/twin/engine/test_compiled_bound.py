@@ -6,11 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from engine_graphs import graphs
+from engine_graphs import ALONE, KB, Builder, graphs, us
 from hypothesis import given
 from hypothesis import strategies as st
 from test_compiled_plan import with_share
 
+from hardware_models.demand import WeightRead
 from hardware_models.hardware import load_hardware
 from twin.engine.compiled import flatten, simulate
 from twin.engine.compiled.bound import ALWAYS, Option, StepBound
@@ -33,6 +34,34 @@ def test_bound_of_one_schedule_is_not_above_its_step(graph: StepGraph, contentio
     for unfinished in ("continues", "stops"):
         options = EngineOptions(contention=contention, unfinished_prefetch=unfinished)
         assert bound.us(()) <= simulate(graph, options).makespan_us
+
+
+def _bound_us(graph: StepGraph) -> float:
+    flat = flatten(graph)
+    rows = [Option(klass, int(row), ALWAYS, 0) for klass, row in enumerate(flat.row_of)]
+    return StepBound(flat, rows, contention=False).us(())
+
+
+def test_what_several_prefetches_bring_counts_together() -> None:
+    """Both halves are in L2 when the reader starts: 2 us of L2, where one half would leave HBM."""
+    build = Builder()
+    for _ in range(2):
+        build.prefetch("w", 40 * KB)
+    build.add("work", cube_us=20.0)
+    build.add("read", weights=(WeightRead("w", 80 * KB),), hbm_cap_gbps=10.0, l2_cap_gbps=40.0)
+    step_us = simulate(build.graph(), ALONE).makespan_us
+    assert step_us == us(22.0)
+    assert _bound_us(build.graph()) == pytest.approx(22.0, rel=2e-9)
+
+
+def test_no_reader_finds_more_than_l2_holds() -> None:
+    build = Builder()
+    build.prefetch("w", 200 * KB)
+    build.add("work", cube_us=100.0)
+    build.add("read", weights=(WeightRead("w", 200 * KB),), hbm_cap_gbps=10.0)
+    # 100 KB of L2 hold half of it; the other half comes at 10 GB/s.
+    assert simulate(build.graph(), ALONE).makespan_us == us(110.0)
+    assert _bound_us(build.graph()) == pytest.approx(110.0, rel=2e-9)
 
 
 def _grid(base: Schedule) -> tuple[Grid, list[int]]:

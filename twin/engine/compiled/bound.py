@@ -14,6 +14,7 @@ What a reader finds in L2 is never more than the usable L2 holds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -139,25 +140,28 @@ class _Reads:
     place: Longs
     bytes: Floats
     fillers: Floats
-    """[place, class]: 1 where ops of the class prefetch what is read at that place."""
+    """[place, class]: how many ops of the class prefetch what is read at that place, at most."""
 
     @classmethod
     def of(cls, flat: FlatGraph, klass_of_option: Ints, row_of_option: Ints) -> _Reads:
         g = flat.arrays
-        fillers: dict[int, set[int]] = {}
-        readers: dict[tuple[int, int], set[int]] = {}
+        fillers: dict[int, Counter[int]] = {}
+        readers: dict[tuple[int, int], Counter[int]] = {}
         reads = np.zeros(len(flat.row_of), np.int32)
         reads[klass_of_option] = g.rows["reads"][row_of_option]
         for op in g.ops[g.ops["fills"] != NONE]:
-            fillers.setdefault(int(op["fills"]), set()).add(int(op["klass"]))
+            fillers.setdefault(int(op["fills"]), Counter())[int(op["klass"])] += 1
         for op in g.ops[(g.ops["fills"] == NONE) & (reads[g.ops["klass"]] > 0)]:
             for k in range(int(reads[op["klass"]])):
                 weight = int(g.read_weight[int(op["first_read"]) + k])
-                readers.setdefault((int(op["klass"]), k), set()).update(fillers.get(weight, ()))
+                # The most that any op of the class can find, op by op of those that prefetch.
+                readers.setdefault((int(op["klass"]), k), Counter())
+                readers[int(op["klass"]), k] |= fillers.get(weight, Counter())
         places = {key: at for at, key in enumerate(key for key, by in readers.items() if by)}
         matrix = np.zeros((len(places), len(flat.row_of)))
         for key, at in places.items():
-            matrix[at, sorted(readers[key])] = 1.0
+            for klass, times in readers[key].items():
+                matrix[at, klass] = times
         found = [
             (option, place, float(g.read_bytes[int(g.rows["first_bytes"][row]) + k]))
             for option, (klass, row) in enumerate(
