@@ -81,8 +81,6 @@ def main(config: SimulateConfig, folder: Path) -> None:
     result = _evaluated(config, schedule, model, hardware, options)
     entry = entry_of(Path(config.schedule).stem, result, Path(config.schedule).name)
     graph, timeline = result.graph, result.timeline
-    assert graph is not None
-    assert timeline is not None
     ops = [
         {
             "name": op.name,

@@ -34,7 +34,6 @@ def write_simulation_report(path: Path, entry: Mapping[str, Any], result: Evalua
         InputError: the file cannot be written.
     """
     title = f"Simulation of {entry['name']}"
-    assert result.graph is not None
     facts = [clipped_text(result.graph.clipped)] if result.graph.clipped else []
     return _write(path, title, result, tables=[("Schedule", [entry])], facts=facts, plots=[])
 
@@ -93,8 +92,6 @@ def _write(
     plots: Sequence[picture.KnobPlot],
     sections: Sequence[tuple[str, Sequence[str]]] = (),
 ) -> Path:
-    assert result.graph is not None
-    assert result.timeline is not None
     schedule = result.schedule
     workload = schedule.workload
     served = (

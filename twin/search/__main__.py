@@ -208,7 +208,6 @@ def _findings(
 
 
 def _write_best(folder: Path, best: Evaluation) -> None:
-    assert best.graph is not None
     counters = Counters()
     timeline = simulate(best.graph, observer=counters)
     write_trace(folder / "trace.json", best.graph, timeline, counters)

@@ -188,8 +188,6 @@ def _layer(
 
 def _busy(evaluation: Evaluation, layer: str, ffn_die: int) -> _Layer:
     graph, timeline = evaluation.graph, evaluation.timeline
-    assert graph is not None
-    assert timeline is not None
     main = {0: 0.0, ffn_die: 0.0}
     spans: dict[tuple[bool, bool], tuple[float, float]] = {}
     for op in graph.ops:

@@ -95,7 +95,6 @@ def explain(
     indices = [winner, *near, *far]
     schedules = [space.schedule(index) for index in indices]
     table = sensitivity_of(schedules, space.model, space.hardware, workers)
-    assert best.graph is not None
     kinds = kinds_that_read(best.graph, space.hardware)
     return Explanation(
         worth=tuple(worth(space, winner, best.latency_us)),
@@ -121,8 +120,6 @@ def worth(space: Space, winner: int, latency_us: float) -> list[Worth]:
 def bounds_of(best: Evaluation) -> dict[Role, dict[Bound | str, float]]:
     """Shares of the step of the first die of each role, ``wait`` included; largest first."""
     graph, timeline = best.graph, best.timeline
-    assert graph is not None
-    assert timeline is not None
     first: dict[Role, int] = {}
     for die in graph.dies:
         first.setdefault(die.role, die.index)
