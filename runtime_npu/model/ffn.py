@@ -9,15 +9,14 @@ import torch
 from torch import nn
 
 from runtime_npu.backends.base import Backend
-from runtime_npu.model.issue import Issuer, no_weight
+from runtime_npu.model.issue import Issuer, layer_weight, no_weight
 from runtime_npu.model.moe import Moe
 from runtime_npu.parallel.shard import Shard, shard_of
 from runtime_npu.parallel.world import Groups, World
 from runtime_npu.plan import PLAIN, LayerPlan
 from runtime_npu.record import Event
-from twin.graph.role_writer import Pass, layer_passes
+from twin.graph.role_writer import layer_passes
 from twin.model_spec import ModelSpec
-from twin.names import parse_weight
 from twin.workload import Phase
 
 
@@ -57,10 +56,10 @@ class FfnDie(nn.Module):
         )
         afd = world.deployment.afd
         assert afd is not None
-        self._decode_passes = layer_passes(spec.num_layers, afd.micro_batches)
+        self._decode_passes = passes = layer_passes(spec.num_layers, afd.micro_batches)
         self._decode = [
-            Issuer(backend, run.prefix, plan, partial(self._weight, run))
-            for run in self._decode_passes
+            Issuer(backend, run.prefix, plan, partial(layer_weight, self.layers, passes, run))
+            for run in passes
         ]
         self._prefill_passes = layer_passes(spec.num_layers, 1)
         self._prefill = [
@@ -111,13 +110,3 @@ class FfnDie(nn.Module):
         """What waits for all of the side-by-side transfers ``op`` hangs on the last of them."""
         if 1 < len(self._links) == peer + 1:
             issue.prefetch(op, event)
-
-    def _weight(self, run: Pass, name: str) -> torch.Tensor | None:
-        """What a prefetch in a pass fetches; ``None``: nothing (left)."""
-        parsed = parse_weight(name)
-        if not parsed.is_next:
-            return self.layers[run.layer].get_parameter(parsed.weight)
-        if run.is_last:
-            return None
-        following = self._decode_passes[self._decode_passes.index(run) + 1]
-        return self.layers[following.layer].get_parameter(parsed.weight)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch import nn
 from typing_extensions import override
 
 from hardware_models.errors import InputError
@@ -14,7 +15,8 @@ from runtime_npu.backends.base import Backend
 from runtime_npu.model.pieces import Pieces
 from runtime_npu.plan import PLAIN, Lane, LayerPlan
 from runtime_npu.record import Event
-from twin.names import HOST_STREAM
+from twin.graph.role_writer import Pass
+from twin.names import HOST_STREAM, parse_weight
 from twin.schedule import CoreLimit, Prefetch
 
 P = ParamSpec("P")
@@ -150,6 +152,22 @@ class ChainIssuer(Issuer):
             output = self(op, call, *args, **kwargs)
         yield
         return output
+
+
+def layer_weight(
+    layers: nn.ModuleList, passes: Sequence[Pass], run: Pass, name: str
+) -> torch.Tensor | None:
+    """What a prefetch in ``run``, one of ``passes`` over ``layers``, fetches.
+
+    ``None``: nothing, because no pass follows.
+    """
+    parsed = parse_weight(name)
+    if not parsed.is_next:
+        return layers[run.layer].get_parameter(parsed.weight)
+    if run.is_last:
+        return None
+    following = passes[passes.index(run) + 1]
+    return layers[following.layer].get_parameter(parsed.weight)
 
 
 def no_weight(weight: str) -> torch.Tensor | None:

@@ -11,7 +11,7 @@ from torch import nn
 from runtime_npu.backends.base import Backend
 from runtime_npu.batch import Step
 from runtime_npu.kv_cache import KvCache
-from runtime_npu.model.issue import ChainIssuer, Issuer, no_weight
+from runtime_npu.model.issue import ChainIssuer, Issuer, layer_weight, no_weight
 from runtime_npu.model.layer import Layer, OpenPass
 from runtime_npu.model.mtp import MtpHead
 from runtime_npu.model.parameters import parameter
@@ -180,13 +180,8 @@ class LongcatFlash(nn.Module):
 
     def _weight(self, run: Pass, name: str) -> torch.Tensor | None:
         """What a prefetch in a pass fetches; ``None``: nothing (left)."""
-        parsed = parse_weight(name)
-        if parsed.weight == "lm_head" or parsed.weight.startswith("mtp."):
+        weight = parse_weight(name).weight
+        if weight == "lm_head" or weight.startswith("mtp."):
             # Outside the layers: only the last pass is near enough to them.
-            return self.get_parameter(parsed.weight) if run.is_last else None
-        if not parsed.is_next:
-            return self.layers[run.layer].get_parameter(parsed.weight)
-        if run.is_last:
-            return None
-        following = self._decode_passes[self._decode_passes.index(run) + 1]
-        return self.layers[following.layer].get_parameter(parsed.weight)
+            return self.get_parameter(weight) if run.is_last else None
+        return layer_weight(self.layers, self._decode_passes, run, name)
