@@ -87,6 +87,10 @@ def latency_spread(
     options: EngineOptions = DEFAULT_OPTIONS,
 ) -> Spread:
     """80% interval and median of the TPOT (TTFT in prefill) over variants of the hardware."""
-    found = latencies(schedule, model, variants, options)
-    low, median, high = np.quantile(found, [_LOW, 0.5, _HIGH])
-    return Spread(float(low), float(median), float(high))
+    return Spread(*quantiles(latencies(schedule, model, variants, options)))
+
+
+def quantiles(drawn: Sequence[float] | Array) -> tuple[float, float, float]:
+    """The ends between which :data:`COVERAGE` of the draws lie, their median in the middle."""
+    low, median, high = np.quantile(drawn, [_LOW, 0.5, _HIGH])
+    return float(low), float(median), float(high)

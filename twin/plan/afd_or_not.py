@@ -14,16 +14,15 @@ from hardware_models.errors import InputError
 from twin.plan.config import Layout
 from twin.plan.inner import Best, fastest, nearest
 from twin.plan.outcome import Outcome
-from twin.plan.setting import Entry, Setting
+from twin.plan.setting import Confirmed, Setting
 from twin.report.chart import Chart, Series, Value, line_chart
 from twin.search.changes import with_batch
 from twin.search.feasible import Rejection
 from twin.search.space import Space
 from twin.search.structure import Structure, structural_places
-from twin.uncertainty import COVERAGE, Array
+from twin.uncertainty import quantiles
 
 LAYOUTS: tuple[Layout, ...] = ("colocated", "afd")
-_ENDS = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
 
 Verdict = Literal["AFD", "colocated", "undecided"]
 
@@ -63,12 +62,8 @@ def run_afd_or_not(setting: Setting) -> Outcome:
         for layout, found in duel.found.items()
         if isinstance(found, Best)
     }
-    entries = setting.entries(best)
-    drawn = setting.map(
-        "drawing", setting.draws.latencies_us, [it.schedule for it in best.values()]
-    )
-    latency_us = {name: np.array(line) for name, line in zip(best, drawn, strict=True)}
-    rows = [_listed(duels[batch], entries, latency_us) for batch in sorted(duels)]
+    confirmed = setting.confirmed(best)
+    rows = [_listed(duels[batch], confirmed) for batch in sorted(duels)]
     broken = [
         it for duel in duels.values() for it in duel.found.values() if not isinstance(it, Best)
     ]
@@ -160,22 +155,20 @@ def full_batches(spaces: Iterable[Space], low: int, high: int) -> list[int]:
     return sorted({n * each for each in groups for n in range(-(-low // each), high // each + 1)})
 
 
-def _listed(
-    duel: _Duel, entries: Mapping[str, Entry], latency_us: Mapping[str, Array]
-) -> dict[str, Any]:
+def _listed(duel: _Duel, confirmed: Mapping[str, Confirmed]) -> dict[str, Any]:
     row: dict[str, Any] = {"batch": duel.batch}
     for layout, found in duel.found.items():
         if isinstance(found, Rejection):
             row[layout] = {"infeasible": found.reason, "detail": found.detail}
         else:
-            row[layout] = entries[duel.name(layout)]
+            row[layout] = confirmed[duel.name(layout)].entry
     if duel.gain is None:
         only = [layout for layout, found in duel.found.items() if isinstance(found, Best)]
         return {**row, "verdict": f"only {only[0]}" if only else "neither"}
-    colocated, afd = (latency_us[duel.name(layout)] for layout in LAYOUTS)
+    colocated, afd = (confirmed[duel.name(layout)].latency_us for layout in LAYOUTS)
     # The die itself comes first, then its variants.
     gains = 1 - afd / colocated
-    low, median, high = (float(end) for end in np.quantile(gains[1:], _ENDS))
+    low, median, high = quantiles(gains[1:])
     low, high = min(low, float(gains[0])), max(high, float(gains[0]))
     verdict: Verdict = "AFD" if low > 0 else "colocated" if high < 0 else "undecided"
     measure = [f"schedules/{duel.name(layout)}.yaml" for layout in LAYOUTS]

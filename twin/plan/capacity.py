@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from twin.plan.config import Layout
 from twin.plan.largest_batch import Capacity, CapacitySearch, largest, parts_of
 from twin.plan.outcome import Outcome
-from twin.plan.setting import Entry, Setting
+from twin.plan.setting import Confirmed, Setting
 from twin.report.chart import Chart, Series, Value, line_chart
 
 
@@ -32,15 +34,8 @@ def run_capacity(setting: Setting) -> Outcome:
     limit_us = setting.config.slo.tpot_ms * 1e3
     rows = _searched(setting, CapacitySearch(limit_us))
     best = {row.name: row.found.best for row in rows if row.found.best is not None}
-    entries = setting.entries(best)
-    drawn = setting.map(
-        "drawing", setting.draws.latencies_us, [it.schedule for it in best.values()]
-    )
-    within = {
-        name: sum(us <= limit_us for us in line[1:]) / (len(line) - 1)
-        for name, line in zip(best, drawn, strict=True)
-    }
-    listed = [_listed(setting, row, entries.get(row.name), within.get(row.name)) for row in rows]
+    confirmed = setting.confirmed(best)
+    listed = [_listed(setting, row, confirmed.get(row.name), limit_us) for row in rows]
     nothing = largest([row.found for row in rows]).binds.detail
     price = setting.config.price_per_die_hour
     columns = [
@@ -87,7 +82,7 @@ def _searched(setting: Setting, search: CapacitySearch) -> list[_Row]:
 
 
 def _listed(
-    setting: Setting, row: _Row, entry: Entry | None, within: float | None
+    setting: Setting, row: _Row, confirmed: Confirmed | None, limit_us: float
 ) -> dict[str, Any]:
     """A row of the result; without a schedule, only what stops the smallest batch."""
     dies = row.nodes * setting.config.dies_per_node
@@ -105,9 +100,9 @@ def _listed(
         "sequences_per_die": row.found.batch / dies,
         "stops_the_next": stops,
     }
-    if entry is None:
+    if confirmed is None:
         return listed
-    any_entry: Mapping[str, Any] = entry
+    any_entry: Mapping[str, Any] = confirmed.entry
     price, rate = setting.config.price_per_die_hour, any_entry["tokens_per_s_per_die"]
     ledgers = any_entry["hbm_gib"].values()
     return {
@@ -116,9 +111,9 @@ def _listed(
             "tpot_ms": setting.config.slo.tpot_ms - any_entry["tpot_ms"],
             "hbm_gib": min(each["capacity"] - each["total"] for each in ledgers),
         },
-        "share_of_draws_within": within,
+        "share_of_draws_within": float(np.mean(confirmed.latency_us[1:] <= limit_us)),
         "cost_per_million_tokens": None if price is None else cost_per_million(price, rate),
-        "best": entry,
+        "best": any_entry,
     }
 
 

@@ -51,7 +51,7 @@ class PlanConfig:
         self._check_numbers()
         self._check_lists()
         self._check_fixed()
-        for layout in self.used_layouts:
+        for layout in self.layouts:
             if layout not in self.spaces:
                 raise InputError(f"spaces.{layout}", None, "a space: a choice of group search")
             for name, knob in self.spaces[layout].knobs.items():
@@ -62,11 +62,6 @@ class PlanConfig:
                     knob.check(name)
                 except InputError as error:
                     raise of_space(error, layout) from None
-
-    @property
-    def used_layouts(self) -> tuple[Layout, ...]:
-        """The layouts that are looked at: both where they are compared."""
-        return ("colocated", "afd") if self.scenario == "afd_or_not" else self.layouts
 
     def _check_numbers(self) -> None:
         rules: tuple[tuple[str, float | None, float], ...] = (

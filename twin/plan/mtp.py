@@ -16,12 +16,11 @@ from twin.plan.setting import Setting
 from twin.report.chart import Chart, Series, Value, line_chart
 from twin.search.feasible import Rejection
 from twin.search.space import Space
-from twin.uncertainty import COVERAGE, Array
+from twin.uncertainty import Array, quantiles
 from twin.validate.workload import MOST_DRAFTS
 from twin.workload import Workload
 
 DRAFTS = tuple(range(1, MOST_DRAFTS + 1))
-_ENDS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
 
 
 @dataclass(frozen=True)
@@ -68,18 +67,19 @@ def run_mtp(setting: Setting) -> Outcome:
     chance = _chance(setting)
     cases = _searched(setting, chance)
     named = {case.name(n): best for case in cases for n, best in case.best.items()}
-    entries = setting.entries(named)
-    drawn = setting.map(
-        "drawing", setting.draws.latencies_us, [best.schedule for best in named.values()]
-    )
+    confirmed = setting.confirmed(named)
     steps_us = {
-        name: np.array(line) * best.schedule.workload.tokens_per_step
-        for (name, best), line in zip(named.items(), drawn, strict=True)
+        name: confirmed[name].latency_us * best.schedule.workload.tokens_per_step
+        for name, best in named.items()
     }
     rows = [_listed(case, n, steps_us, chance) for case in cases for n in DRAFTS]
     broken = [why for case in cases for n in case.found if (why := case.why(n)) is not None]
     return Outcome(
-        payload={"chance_of_a_draft": chance, "rows": rows, "schedules": entries},
+        payload={
+            "chance_of_a_draft": chance,
+            "rows": rows,
+            "schedules": {name: each.entry for name, each in confirmed.items()},
+        },
         title="Accepted drafts a step from which MTP pays",
         lines=_lines(chance),
         columns=[
@@ -148,7 +148,7 @@ def _listed(
     step, plain = steps_us[case.name(drafts)], steps_us[case.name(0)]
     fewer = steps_us.get(case.name(drafts - 1))
     even = step / plain - 1
-    low, high = np.quantile(even[1:], _ENDS)
+    low, _, high = quantiles(even[1:])
     at = float(even[0])
     expected = None if chance is None else accepted_of(chance, drafts)
     return {
@@ -158,7 +158,7 @@ def _listed(
         "step_ms": float(step[0]) / 1e3,
         "plain_step_ms": float(plain[0]) / 1e3,
         "break_even_accepted": at,
-        "interval": [min(float(low), at), max(float(high), at)],
+        "interval": [min(low, at), max(high, at)],
         "break_even_chance": _possible(chance_of(at, drafts)),
         "chance_to_beat_one_draft_less": None
         if drafts < 2 or fewer is None

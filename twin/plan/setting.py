@@ -8,13 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from rich.console import Console
 from rich.progress import track
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
 from twin.entry import entry_of
-from twin.evaluate import latencies
+from twin.evaluate import Evaluation, Spread, evaluate, latencies, with_interval
+from twin.evidence import with_evidence
 from twin.model_spec import ModelSpec
 from twin.models import load_model
 from twin.plan.config import Layout, PlanConfig, of_space
@@ -23,10 +25,9 @@ from twin.results import write_text
 from twin.schedule import Schedule
 from twin.schedule_io import dump_schedule
 from twin.search.base import base_schedule, check_fixed
-from twin.search.confirm import Confirmation, confirm
 from twin.search.pool import Workers
 from twin.search.space import Space
-from twin.uncertainty import draw_hardware
+from twin.uncertainty import Array, draw_hardware, quantiles
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,40 +46,50 @@ class Setting:
     workers: Workers
 
     @cached_property
-    def draws(self) -> Draws:
-        """Variants of the die: the same ones for every schedule of the plan."""
+    def _draws(self) -> _Draws:
         variants = draw_hardware(self.hardware, self.config.draws, self.config.seed)
-        return Draws(self.model, self.hardware, tuple(variants))
+        return _Draws(self.model, self.hardware, tuple(variants))
 
     def map(self, what: str, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """``work`` of every item in the plan's processes, with a progress bar."""
         results: Iterable[Result] = self.workers.map(work, items)
         return list(track(results, what, len(items), console=Console(stderr=True)))
 
-    def entries(self, found: Mapping[str, Best]) -> dict[str, Entry]:
-        """The confirmed entry of every schedule by name; each is written to a file."""
+    def confirmed(self, found: Mapping[str, Best]) -> dict[str, Confirmed]:
+        """Every schedule by name, confirmed and drawn; each is written to a file."""
         schedules = [best.schedule for best in found.values()]
-        confirmation = Confirmation(self.model, self.hardware, self.config.draws, self.config.seed)
-        results = confirm(confirmation, schedules, self.workers)
-        entries: dict[str, Entry] = {}
-        for (name, best), result in zip(found.items(), results, strict=True):
+        results = self.map("confirming", self._draws.of, schedules)
+        confirmed: dict[str, Confirmed] = {}
+        for (name, best), (result, latency_us) in zip(found.items(), results, strict=True):
             path = f"schedules/{name}.yaml"
             write_text(self.folder / path, dump_schedule(best.schedule))
-            entries[name] = {**entry_of(name, result, path), "knobs": dict(best.choice)}
-        return entries
+            entry = {**entry_of(name, result, path), "knobs": dict(best.choice)}
+            confirmed[name] = Confirmed(entry, latency_us)
+        return confirmed
 
 
 @dataclass(frozen=True)
-class Draws:
-    """A die and the variants of it that stand for what is not known."""
+class Confirmed:
+    """The entry of a schedule; its latency on the die itself, then on each variant of it."""
+
+    entry: Entry
+    latency_us: Array
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """A die and the variants of it that stand for what is not known: the same for a whole plan."""
 
     model: ModelSpec
     hardware: Hardware
     variants: tuple[Hardware, ...]
 
-    def latencies_us(self, schedule: Schedule) -> list[float]:
-        """The latency on the die itself, then on each variant."""
-        return latencies(schedule, self.model, [self.hardware, *self.variants])
+    def of(self, schedule: Schedule) -> tuple[Evaluation, Array]:
+        """The full step with its interval; the latency on the die itself, then on each variant."""
+        plain = evaluate(schedule, self.model, self.hardware)
+        result = with_evidence(plain, self.model, self.hardware)
+        drawn = np.array(latencies(schedule, self.model, [self.hardware, *self.variants]))
+        return with_interval(result, Spread(*quantiles(drawn[1:]))), drawn
 
 
 def setting_of(config: PlanConfig, folder: Path, workers: Workers) -> Setting:
@@ -89,7 +100,7 @@ def setting_of(config: PlanConfig, folder: Path, workers: Workers) -> Setting:
     """
     config.check()
     model = load_model(config.model)
-    bases = {layout: base_schedule(config.search(layout), layout) for layout in config.used_layouts}
+    bases = {layout: base_schedule(config.search(layout), layout) for layout in config.layouts}
     dies = sorted({base.deployment.hardware for base in bases.values()})
     if len(dies) != 1:
         raise InputError("hardware.die", config.hardware.die, f"one die: the bases name {dies}")
