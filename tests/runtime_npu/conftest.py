@@ -1,9 +1,12 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
 from oracle import SPECS, oracle, write
+from rank_pool import MOST_RANKS, RankPool
 
 from hardware_models.errors import MachineError
 from runtime_npu.standins.build import built_standins
@@ -39,6 +42,12 @@ def oracle_of(checkpoint_of: Callable[[str], Path]) -> Callable[[str], torch.nn.
         return loaded[name]
 
     return get
+
+
+@pytest.fixture(scope="module")
+def rank_pool() -> Iterator[RankPool]:
+    with ProcessPoolExecutor(MOST_RANKS, get_context("spawn")) as processes:
+        yield RankPool(processes)
 
 
 @pytest.fixture(scope="session")

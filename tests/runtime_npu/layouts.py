@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -19,7 +18,6 @@ from runtime_npu.generate import Decoder, rank_blocks
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash, StepOutput
 from runtime_npu.parallel.communicator import Communicator
-from runtime_npu.parallel.rendezvous import Meeting, met
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import layer_plan
 from runtime_npu.rank import step_differences
@@ -218,25 +216,18 @@ class LayoutJob:
 
 @dataclass(frozen=True)
 class LayoutReport:
-    """Tokens of all sequences [steps][sequences]; logits of those whose last rows are here
-    [steps, vocabulary]; what differs from the step graph; what a rank keeps in memory.
+    """Tokens of all sequences [steps][sequences]; logits [vocabulary] of those whose last rows
+    are here, by (sequence, step); what differs from the step graph.
     """
 
     tokens: list[list[int]]
-    logits: dict[int, torch.Tensor]
+    logits: dict[tuple[int, int], torch.Tensor]
     differences: list[str]
 
 
-def run_layout(job: LayoutJob, port: int | None, rank: int) -> LayoutReport:
-    """One rank of a job; ``port`` is where its ranks meet (``None``: it is alone)."""
-    torch.set_num_threads(1)
-    with ExitStack() as stack:
-        if port is not None:
-            stack.enter_context(met(Meeting(rank, job.deployment.total_dies, port)))
-        return _run(job, World(job.deployment, rank))
-
-
-def _run(job: LayoutJob, world: World) -> LayoutReport:
+def run_layout(job: LayoutJob, rank: int) -> LayoutReport:
+    """What a rank finds, its decode's records beside the step graph."""
+    world = World(job.deployment, rank)
     schedule = schedule_of(job.deployment, len(job.prompts))
     validate_schedule(schedule, job.spec, HARDWARE)
     kind = FfnDie if world.place.role == "ffn" else LongcatFlash

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from runtime_npu.checkpoint import Checkpoint, load_weights
 from runtime_npu.generate import Decoder, rank_blocks
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.parallel.communicator import Communicator
-from runtime_npu.parallel.rendezvous import Meeting, met
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import for_prompts, layer_plan, prefill_order
 from runtime_npu.rank import step_differences
@@ -61,18 +60,9 @@ class PrefillJob:
     backend: type[ReferenceBackend] = ReferenceBackend
 
 
-def run_prefill(job: PrefillJob, port: int | None, rank: int) -> LayoutReport:
-    """One rank of a job; ``port`` is where its ranks meet (``None``: it is alone)."""
-    torch.set_num_threads(1)
-    with ExitStack() as stack:
-        if port is not None:
-            meeting = Meeting(rank, job.schedule.deployment.total_dies, port)
-            stack.enter_context(met(meeting))
-        return prefilled(job, World(job.schedule.deployment, rank))
-
-
-def prefilled(job: PrefillJob, world: World) -> LayoutReport:
+def run_prefill(job: PrefillJob, rank: int) -> LayoutReport:
     """What a rank finds, its prefill's record beside the step graph."""
+    world = World(job.schedule.deployment, rank)
     schedule = for_prompts(job.schedule, [len(prompt) for prompt in job.prompts])
     validate_schedule(schedule, job.spec, HARDWARE)
     order = prefill_order(schedule)

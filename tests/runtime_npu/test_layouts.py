@@ -1,9 +1,7 @@
 """Every layout over real processes against transformers: logits, tokens, record."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -23,31 +21,20 @@ from layouts import (
     run_layout,
 )
 from oracle import TOLERANCE, error, oracle, oracle_run, prompts_of, write
+from rank_pool import RankPool
 
 from runtime_npu.backends.reference import ReferenceBackend
-from runtime_npu.parallel.rendezvous import host_store
 
 Runner = Callable[[LayoutJob], list[LayoutReport]]
 Expected = tuple[list[list[int]], list[torch.Tensor]]
 LENGTHS = (5, 1, 17, 8, 3, 2, 30)
 """More sequences than groups, no whole number of them for each: padding everywhere."""
 QUICK = ("attention_tp2 of 4, all", "kvp2 of 4, dense_tp2, vocabulary", "afd 2:1, 2 micro-batches")
-MOST_RANKS = 4
 
 
-@pytest.fixture(scope="module")
-def run() -> Iterator[Runner]:
-    """Runs jobs on processes that live as long as the module: starting them is what takes time."""
-    with ProcessPoolExecutor(MOST_RANKS, get_context("spawn")) as pool:
-
-        def run_job(job: LayoutJob) -> list[LayoutReport]:
-            ranks = job.deployment.total_dies
-            store = host_store()
-            port = store.port if ranks > 1 else None
-            waiting = [pool.submit(run_layout, job, port, rank) for rank in range(ranks)]
-            return [future.result() for future in waiting]
-
-        yield run_job
+@pytest.fixture
+def run(rank_pool: RankPool) -> Runner:
+    return lambda job: rank_pool(run_layout, job, job.deployment.total_dies)
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,16 @@
 """Drafts and int8 in every layout over real processes: tokens, acceptance, record."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from layouts import LAYOUTS, SPECS
-from mtp_layouts import job_of, run_here
+from mtp_layouts import job_of
 from oracle import prompts_of
+from rank_pool import RankPool
 
-from runtime_npu.parallel.rendezvous import host_store
 from runtime_npu.random_checkpoint import make_checkpoint
-from runtime_npu.rank import Job, Report
+from runtime_npu.rank import Job, Report, run_rank
 from runtime_npu.weights import Contents
 
 Runner = Callable[[Job], list[Report]]
@@ -29,18 +27,9 @@ def nightly_but(quick: tuple[str, ...]) -> list[object]:
     ]
 
 
-@pytest.fixture(scope="module")
-def run() -> Iterator[Runner]:
-    with ProcessPoolExecutor(4, get_context("spawn")) as pool:
-
-        def run_job(job: Job) -> list[Report]:
-            ranks = job.schedule.deployment.total_dies
-            store = host_store()
-            port = store.port if ranks > 1 else None
-            waiting = [pool.submit(run_here, job, port, rank) for rank in range(ranks)]
-            return [future.result() for future in waiting]
-
-        yield run_job
+@pytest.fixture
+def run(rank_pool: RankPool) -> Runner:
+    return lambda job: rank_pool(run_rank, job, job.schedule.deployment.total_dies)
 
 
 @pytest.fixture(scope="module")

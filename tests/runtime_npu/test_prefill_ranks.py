@@ -1,9 +1,7 @@
 """Prefill schedules over real processes against transformers: logits, tokens, records."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,9 @@ from prefills import (
     prefill_of,
     run_prefill,
 )
+from rank_pool import RankPool
 
 from runtime_npu.backends.reference import ReferenceBackend
-from runtime_npu.parallel.rendezvous import host_store
 from twin.schedule import Schedule
 
 Runner = Callable[[PrefillJob], list[LayoutReport]]
@@ -47,19 +45,9 @@ ORDERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def run() -> Iterator[Runner]:
-    """Runs jobs on processes that live as long as the module."""
-    with ProcessPoolExecutor(4, get_context("spawn")) as pool:
-
-        def run_job(job: PrefillJob) -> list[LayoutReport]:
-            ranks = job.schedule.deployment.total_dies
-            store = host_store()
-            port = store.port if ranks > 1 else None
-            waiting = [pool.submit(run_prefill, job, port, rank) for rank in range(ranks)]
-            return [future.result() for future in waiting]
-
-        yield run_job
+@pytest.fixture
+def run(rank_pool: RankPool) -> Runner:
+    return lambda job: rank_pool(run_prefill, job, job.schedule.deployment.total_dies)
 
 
 @pytest.fixture(scope="module")

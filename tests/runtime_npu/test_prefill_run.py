@@ -16,7 +16,7 @@ from prefills import (
     ReadsTooEarly,
     SkipsTheWayBack,
     prefill_of,
-    prefilled,
+    run_prefill,
 )
 
 from runtime_npu.backends.reference import ReferenceBackend
@@ -26,7 +26,6 @@ from runtime_npu.model import longcat, shortcut
 from runtime_npu.model.double_routing import DoubleRouting
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.pieces import Pieces, finish
-from runtime_npu.parallel.world import World
 from runtime_npu.plan import prefill_order
 from twin.schedule import Schedule
 
@@ -71,7 +70,7 @@ def on_one_die(
 ) -> LayoutReport:
     prompts = tuple(tuple(prompt) for prompt in prompts_of(SPECS[name], lengths))
     job = PrefillJob(schedule, SPECS[name], folder, prompts, STEPS, backend)
-    return prefilled(job, World(schedule.deployment))
+    return run_prefill(job, 0)
 
 
 def largest_error(report: LayoutReport, theirs: torch.nn.Module, name: str = "plain") -> float:
