@@ -70,7 +70,7 @@ and ``release_us``.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import Any
 
 import simpy
 from simpy.events import EventPriority
@@ -83,8 +83,9 @@ from twin.engine.flows import Flows
 from twin.engine.fluid import GRID_PER_US, Body, DieResources, Order, on_grid
 from twin.engine.observer import Observer
 from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
+from twin.engine.record import Marks, record_of
 from twin.engine.residency import Residency
-from twin.engine.timeline import Bound, OpRecord, Timeline
+from twin.engine.timeline import OpRecord, Timeline
 from twin.graph.step_graph import Op, StepGraph
 
 Process = Generator[simpy.Event, Any, None]
@@ -126,16 +127,6 @@ class _Collective:
         self.members: list[Op] = []
         self.waiting: list[Op] = []
         self.ended = 0
-
-
-class _Marks(NamedTuple):
-    """Times of an op in us, from the end of the op before it to the end of its head."""
-
-    previous_us: float
-    free_us: float  # nothing but its gap holds it
-    ready_us: float
-    start_us: float
-    head_end_us: float
 
 
 class _Run:
@@ -231,8 +222,17 @@ class _Run:
                 if head_end_us > start_us:
                     yield env.timeout(head_end_us - start_us)
                 yield self._begin(op)
-                marks = _Marks(previous_us, free_us, ready_us, start_us, head_end_us)
-                record = self._record(op, marks)
+                marks = Marks(
+                    previous_us,
+                    free_us,
+                    ready_us,
+                    start_us,
+                    head_end_us,
+                    *self._body_us.pop(index),
+                    env.now,
+                )
+                body = self._bodies.pop(index)
+                record = record_of(op, marks, body.spent, self._resident.pop(index))
                 if op.cores.aic or op.cores.aiv:
                     self._release(op)
             previous_us = record.end_us
@@ -264,35 +264,6 @@ class _Run:
             self._open_deps[dependent] -= 1
             if not self._open_deps[dependent] and dependent in self._deps_met:
                 self._deps_met.pop(dependent).succeed()
-
-    def _record(self, op: Op, at: _Marks) -> OpRecord:
-        end_us = self._env.now
-        body_start_us, body_end_us = self._body_us.pop(op.index)
-        own_us = body_end_us - body_start_us
-        launch_us = (at.head_end_us - at.start_us) + (at.ready_us - at.free_us)
-        cores_us = at.start_us - at.ready_us
-        peer_us = (body_start_us - at.head_end_us) + (end_us - body_end_us)
-        spent = self._bodies.pop(op.index).spent
-        bound: Bound
-        if cores_us > max(own_us, launch_us, peer_us):
-            bound = "cores"
-        elif peer_us > own_us and peer_us > launch_us:
-            bound = "peer"
-        elif launch_us >= own_us:
-            bound = "launch"
-        else:
-            bound = max(spent, key=spent.__getitem__)
-        return OpRecord(
-            index=op.index,
-            start_us=at.start_us,
-            end_us=end_us,
-            wait_us=at.start_us - at.previous_us,
-            peer_wait_us=peer_us,
-            body_us=end_us - at.head_end_us,
-            resident_bytes=self._resident.pop(op.index),
-            bound=bound,
-            prefetch=op.demand.fills is not None,
-        )
 
     # One instant: rule 8.
 

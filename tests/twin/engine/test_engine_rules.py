@@ -372,33 +372,3 @@ def test_prefetch_that_ends_when_its_reader_starts_has_arrived() -> None:
     build.prefetch("w", 10 * KB)
     build.add("reader", release_us=2.0, weights=(WeightRead("w", 10 * KB),))
     assert build.run(STOPS)["reader"].resident_bytes == 10 * KB
-
-
-# Rule 9: records.
-
-
-def test_bound_is_what_held_longest() -> None:
-    """Alone the op is bound by its cores (4); shared for most of its time by HBM."""
-    build = Builder(make_hardware(hbm_read_gbps=6.0))
-    build.add("op", hbm_bytes=40 * KB, hbm_cap_gbps=4.0)
-    build.add("other", stream="moe", release_us=1.0, hbm_bytes=24 * KB)
-    run = build.run()
-    assert run["op"].bound == "hbm_die"
-    assert run["other"].end_us == us(9.0)
-    assert run["op"].end_us == us(9.0 + 12 / 4)
-
-
-def test_head_longer_than_the_wait_for_peers() -> None:
-    build = Builder(dies=2)
-    build.add("a", die=0, head_us=5.0, latency_us=1.0, rendezvous="r")
-    build.add("b", die=1, head_us=7.0, latency_us=1.0, rendezvous="r")
-    assert build.run()["a"].bound == "launch"
-
-
-def test_makespan_leaves_out_prefetches() -> None:
-    build = Builder()
-    build.add("op", cube_us=1.0)
-    build.prefetch("w", 100 * KB)
-    timeline = simulate(build.graph())
-    assert timeline.records[1].end_us == us(20.0)
-    assert timeline.makespan_us == 1.0
