@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from oracle import SPECS, TOLERANCE, error, oracle, oracle_run, our_model, our_run, prompts_of, spec
+from prefills import ForgetsZeroExperts
 
 from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.model.longcat import LongcatFlash
@@ -87,23 +88,6 @@ def test_bf16_stays_near_transformers_bf16(checkpoint_of: Checkpoints) -> None:
     assert 0 < noise(ours) < 2 * noise(theirs)
 
 
-class NoZeroExperts(ReferenceBackend):
-    """Forgets the share of zero experts: their input rows, weighted."""
-
-    def finalize_routing(
-        self,
-        rows: torch.Tensor,
-        source: torch.Tensor,
-        x: torch.Tensor,
-        ids: torch.Tensor,
-        weights: torch.Tensor,
-        *,
-        experts: int,
-    ) -> torch.Tensor:
-        nothing = torch.zeros_like(x)
-        return super().finalize_routing(rows, source, nothing, ids, weights, experts=experts)
-
-
 class HalfLayoutRope(ReferenceBackend):
     """Pairs element i with i + width / 2, as other models do."""
 
@@ -149,7 +133,7 @@ MUTATIONS: dict[str, tuple[type[ReferenceBackend], Callable[[LongcatFlash], None
     "kv scale": (ReferenceBackend, _drop_kv_scale),
     "correction bias": (ReferenceBackend, _drop_correction_bias),
     "routed scale": (ReferenceBackend, _drop_routed_scale),
-    "zero experts": (NoZeroExperts, _nothing),
+    "zero experts": (ForgetsZeroExperts, _nothing),
     "rope layout": (HalfLayoutRope, _nothing),
     "renormalised weights": (RenormalisedWeights, _nothing),
 }
