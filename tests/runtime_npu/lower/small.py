@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import schedules
+
 from twin.deployment import Afd, Deployment, GraphMode, RoleDeployment
 from twin.models import load_model
 from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
@@ -14,33 +16,13 @@ from twin.workload import Workload
 SMALL = replace(load_model("tiny"), name="small", hidden_size=1024)
 
 ROLE = RoleDeployment(dies=4, o_proj_tp=2, dense_tp=2, ep=4, lm_head_tp=2)
-TWO_STREAMS = Schedule(
-    format=1,
+TWO_STREAMS = replace(
+    schedules.TWO_STREAMS,
     model="small",
     workload=Workload(phase="decode", global_batch=8, kv_tokens=300, next_n=1, acceptance=0.5),
-    deployment=Deployment(
-        hardware="a3-752t",
-        quantisation="w8a8",
-        graph_mode="ge_graph",
-        roles={"colocated": ROLE},
+    deployment=replace(
+        schedules.TWO_STREAMS.deployment, quantisation="w8a8", roles={"colocated": ROLE}
     ),
-    stages=(
-        Stage(name="first", ends_after="attention.0.post_norm", streams={"main": CoreLimit()}),
-        Stage(
-            name="second",
-            streams={"main": CoreLimit(aic=16, aiv=32), "moe": CoreLimit(aic=8, aiv=16)},
-            join="add",
-        ),
-    ),
-    prefetch=(
-        Prefetch(weight="moe.router", after="attention.0.o_proj", bytes=1000),
-        Prefetch(weight="dense.0.gate_up", after="attention.0.o_proj", bytes=2000),
-        Prefetch(weight="moe.w2", after="moe.router_matmul", bytes=500),
-        Prefetch(weight="attention.1.kv_a", after="dense.0.gate_up", bytes=10**9),
-        Prefetch(weight="next.attention.0.q_a", after="dense.1.down", bytes=3000),
-        Prefetch(weight="lm_head", after="dense.1.down", bytes=4000),
-    ),
-    super_kernel=("first", "second.main", "second.moe"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ TWICE = "attention of 2:1 in two micro-batches"
 def lowered(
     mode: str, names: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    here = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(here), str(here.parent))))
     path = folder / "answers.json"
     done = run_on_standins("child_knobs", [mode, str(path), *names])
     assert done.returncode == 0, done.stderr
