@@ -1,15 +1,19 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
-from oracle import SPECS, oracle, write
+from layouts import SPECS as SPLIT_SPECS
+from oracle import SPECS, oracle, oracle_run, prompts_of, write
 from rank_pool import MOST_RANKS, RankPool
 
 from hardware_models.errors import MachineError
 from runtime_npu.standins.build import built_standins
+
+MODELS = {**SPECS, **SPLIT_SPECS}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,12 +24,12 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The random checkpoint of a model in SPECS, made once a session."""
+    """The random checkpoint of a model in MODELS, made once a session."""
     made: dict[str, Path] = {}
 
     def get(name: str) -> Path:
         if name not in made:
-            made[name] = write(tmp_path_factory.mktemp(name) / "checkpoint", SPECS[name], seed=1)
+            made[name] = write(tmp_path_factory.mktemp(name) / "checkpoint", MODELS[name], seed=1)
         return made[name]
 
     return get
@@ -42,6 +46,22 @@ def oracle_of(checkpoint_of: Callable[[str], Path]) -> Callable[[str], torch.nn.
         return loaded[name]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def decoded(
+    oracle_of: Callable[[str], torch.nn.Module],
+) -> Callable[[str, Sequence[int], int], tuple[list[list[int]], list[torch.Tensor]]]:
+    """transformers' tokens and logits of so many steps, for prompts of these lengths."""
+
+    def get(
+        name: str, lengths: Sequence[int], steps: int
+    ) -> tuple[list[list[int]], list[torch.Tensor]]:
+        prompts = prompts_of(MODELS[name], lengths)
+        runs = [oracle_run(oracle_of(name), prompt, steps) for prompt in prompts]
+        return [run[0] for run in runs], [run[2] for run in runs]
+
+    return cache(get)
 
 
 @pytest.fixture(scope="module")

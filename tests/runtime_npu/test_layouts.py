@@ -20,7 +20,7 @@ from layouts import (
     legal,
     run_layout,
 )
-from oracle import TOLERANCE, error, oracle, oracle_run, prompts_of, write
+from oracle import TOLERANCE, error, prompts_of
 from rank_pool import RankPool
 
 from runtime_npu.backends.reference import ReferenceBackend
@@ -37,28 +37,9 @@ def run(rank_pool: RankPool) -> Runner:
     return lambda job: rank_pool(run_layout, job, job.deployment.total_dies)
 
 
-@pytest.fixture(scope="module")
-def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folders = {
-        name: write(tmp_path_factory.mktemp(name) / "checkpoint", spec, seed=3)
-        for name, spec in SPECS.items()
-    }
-    return folders.__getitem__
-
-
-@pytest.fixture(scope="module")
-def expected(folder_of: Callable[[str], Path]) -> Callable[[str, int], Expected]:
-    """transformers' tokens and logits for the prompts of a model, computed once for most steps."""
-    found: dict[tuple[str, int], Expected] = {}
-
-    def get(name: str, steps: int) -> Expected:
-        if (name, steps) not in found:
-            model = oracle(folder_of(name))
-            runs = [oracle_run(model, p, steps) for p in prompts_of(SPECS[name], LENGTHS)]
-            found[name, steps] = [run[0] for run in runs], [run[2] for run in runs]
-        return found[name, steps]
-
-    return get
+@pytest.fixture
+def expected(decoded: Callable[..., Expected]) -> Callable[[str, int], Expected]:
+    return lambda name, steps: decoded(name, LENGTHS, steps)
 
 
 def job_of(
@@ -83,10 +64,10 @@ def check(reports: list[LayoutReport], tokens: list[list[int]], logits: list[tor
 def test_a_layout_computes_what_transformers_does(
     layout: str,
     run: Runner,
-    folder_of: Callable[[str], Path],
+    checkpoint_of: Callable[[str], Path],
     expected: Callable[[str, int], Expected],
 ) -> None:
-    check(run(job_of(layout, "split", folder_of("split"), 8)), *expected("split", 8))
+    check(run(job_of(layout, "split", checkpoint_of("split"), 8)), *expected("split", 8))
 
 
 @pytest.mark.nightly
@@ -96,10 +77,10 @@ def test_every_layout_computes_what_transformers_does(
     layout: str,
     name: str,
     run: Runner,
-    folder_of: Callable[[str], Path],
+    checkpoint_of: Callable[[str], Path],
     expected: Callable[[str, int], Expected],
 ) -> None:
-    check(run(job_of(layout, name, folder_of(name), 64)), *expected(name, 64))
+    check(run(job_of(layout, name, checkpoint_of(name), 64)), *expected(name, 64))
 
 
 @pytest.mark.nightly
@@ -109,11 +90,11 @@ def test_fewer_sequences_than_dies(
     layout: str,
     sequences: int,
     run: Runner,
-    folder_of: Callable[[str], Path],
+    checkpoint_of: Callable[[str], Path],
     expected: Callable[[str, int], Expected],
 ) -> None:
     tokens, logits = expected("split", 64)
-    reports = run(job_of(layout, "split", folder_of("split"), 10, sequences))
+    reports = run(job_of(layout, "split", checkpoint_of("split"), 10, sequences))
     short = [row[:10] for row in tokens[:sequences]]
     check(reports, short, [rows[:10] for rows in logits[:sequences]])
 
@@ -136,12 +117,12 @@ def test_every_legal_deployment_of_four_dies(
     ffn: int | None,
     count: int,
     run: Runner,
-    folder_of: Callable[[str], Path],
+    checkpoint_of: Callable[[str], Path],
     expected: Callable[[str, int], Expected],
 ) -> None:
     tokens, logits = expected("split", 8)
     deployments = legal(attention, ffn)
-    job = job_of("one die", "split", folder_of("split"), 4)
+    job = job_of("one die", "split", checkpoint_of("split"), 4)
     for deployment in deployments:
         reports = run(replace(job, deployment=deployment))
         check(reports, [row[:4] for row in tokens], [rows[:4] for rows in logits])
@@ -164,10 +145,10 @@ def test_wrong_exchanges_change_the_logits(
     backend: type[ReferenceBackend],
     layout: str,
     run: Runner,
-    folder_of: Callable[[str], Path],
+    checkpoint_of: Callable[[str], Path],
     expected: Callable[[str, int], Expected],
 ) -> None:
-    reports = run(replace(job_of(layout, "split", folder_of("split"), 3), backend=backend))
+    reports = run(replace(job_of(layout, "split", checkpoint_of("split"), 3), backend=backend))
     _, logits = expected("split", 8)
     errors = [
         error(ours, logits[sequence][step])
@@ -195,7 +176,7 @@ def test_a_rank_that_issues_otherwise_is_named(
     layout: str,
     difference: str,
     run: Runner,
-    folder_of: Callable[[str], Path],
+    checkpoint_of: Callable[[str], Path],
 ) -> None:
-    reports = run(replace(job_of(layout, "split", folder_of("split"), 3), backend=backend))
+    reports = run(replace(job_of(layout, "split", checkpoint_of("split"), 3), backend=backend))
     assert difference in "\n".join(line for report in reports for line in report.differences)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from layouts import LAYOUTS, SPECS, LayoutReport
-from oracle import TOLERANCE, error, oracle, oracle_run, prompts_of, write
+from oracle import TOLERANCE, error, prompts_of
 from prefills import (
     ForgetsZeroExperts,
     KeepsRowsHome,
@@ -25,7 +25,6 @@ Runner = Callable[[PrefillJob], list[LayoutReport]]
 Expected = tuple[list[list[int]], list[torch.Tensor]]
 LENGTHS = (5, 1, 17, 8, 3, 2, 12)
 """No whole number of sequences for each group, of mixed lengths: padding everywhere."""
-NAMES = ("split", "split_many_experts", "split_small_vocabulary")
 STEPS = 4
 COLOCATED = [
     name for name, deployment in LAYOUTS.items() if "kvp" not in name and deployment.afd is None
@@ -50,28 +49,9 @@ def run(rank_pool: RankPool) -> Runner:
     return lambda job: rank_pool(run_prefill, job, job.schedule.deployment.total_dies)
 
 
-@pytest.fixture(scope="module")
-def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folders = {
-        name: write(tmp_path_factory.mktemp(name) / "checkpoint", SPECS[name], seed=3)
-        for name in NAMES
-    }
-    return folders.__getitem__
-
-
-@pytest.fixture(scope="module")
-def expected(folder_of: Callable[[str], Path]) -> Callable[[str], Expected]:
-    """transformers' tokens and logits for the prompts of a model, computed once."""
-    found: dict[str, Expected] = {}
-
-    def get(name: str) -> Expected:
-        if name not in found:
-            model = oracle(folder_of(name))
-            runs = [oracle_run(model, p, STEPS) for p in prompts_of(SPECS[name], LENGTHS)]
-            found[name] = [run[0] for run in runs], [run[2] for run in runs]
-        return found[name]
-
-    return get
+@pytest.fixture
+def expected(decoded: Callable[..., Expected]) -> Callable[[str], Expected]:
+    return lambda name: decoded(name, LENGTHS, STEPS)
 
 
 def job_of(schedule: Schedule, name: str, folder: Path) -> PrefillJob:
@@ -100,14 +80,14 @@ def check(reports: list[LayoutReport], tokens: list[list[int]], logits: list[tor
 def test_ranks_compute_what_transformers_does(
     name: str,
     run: Runner,
-    folder_of: Callable[[str], Path],
+    checkpoint_of: Callable[[str], Path],
     expected: Callable[[str], Expected],
 ) -> None:
-    check(run(job_of(QUICK[name], "split", folder_of("split"))), *expected("split"))
+    check(run(job_of(QUICK[name], "split", checkpoint_of("split"))), *expected("split"))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("model", NAMES)
+@pytest.mark.parametrize("model", SPECS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("layout", COLOCATED)
 def test_every_layout_and_order_computes_what_transformers_does(
@@ -115,7 +95,7 @@ def test_every_layout_and_order_computes_what_transformers_does(
     order: str,
     model: str,
     run: Runner,
-    folder_of: Callable[[str], Path],
+    checkpoint_of: Callable[[str], Path],
     expected: Callable[[str], Expected],
 ) -> None:
     chunk, parts, link = ORDERS[order]
@@ -126,24 +106,24 @@ def test_every_layout_and_order_computes_what_transformers_does(
         micro_batches=min(parts, -(-len(LENGTHS) // groups)),
         link=link,
     )
-    check(run(job_of(schedule, model, folder_of(model))), *expected(model))
+    check(run(job_of(schedule, model, checkpoint_of(model))), *expected(model))
 
 
 @pytest.mark.parametrize("backend", [ForgetsZeroExperts, KeepsRowsHome])
 def test_wrong_routing_changes_the_logits(
     backend: type[ReferenceBackend],
     run: Runner,
-    folder_of: Callable[[str], Path],
+    checkpoint_of: Callable[[str], Path],
     expected: Callable[[str], Expected],
 ) -> None:
-    job = replace(job_of(QUICK["ep2, chunks"], "split", folder_of("split")), backend=backend)
+    job = replace(job_of(QUICK["ep2, chunks"], "split", checkpoint_of("split")), backend=backend)
     assert max(errors_of(run(job), expected("split")[1])) > 10 * TOLERANCE
 
 
 def test_a_rank_that_skips_an_exchange_is_named(
-    run: Runner, folder_of: Callable[[str], Path]
+    run: Runner, checkpoint_of: Callable[[str], Path]
 ) -> None:
-    job = job_of(QUICK["ep2, chunks"], "split", folder_of("split"))
+    job = job_of(QUICK["ep2, chunks"], "split", checkpoint_of("split"))
     reports = run(replace(job, backend=SkipsTheWayBack))
     assert (
         "colocated 1: main[23]: issued layer.0.moe.chunk0.finalize_routing, "
