@@ -73,8 +73,10 @@ def main(config: SearchConfig, folder: Path) -> None:
             write_result(folder, "twin.search", config.seed, counts, PACKAGES)
             raise InfeasibleError(_why_nothing(space, swept, changes))
         ranked = _ranked(config, space, found, workers)
-        payload, best = _confirmed(config, space, found, ranked, folder, workers)
-        payload |= _findings(config, space, found, ranked, swept, best, folder, workers)
+        ties = found.ties[: config.top] if ranked is None else [each.index for each in ranked]
+        payload, best = _confirmed(config, space, found, ties, folder, workers)
+        payload |= _findings(config, space, found, ties, swept, best, folder, workers)
+        payload["robustness"] = _robustness(space, found, ranked)
     payload = {**counts, **payload}
     write_result(folder, "twin.search", config.seed, payload, PACKAGES)
     wall_s = time.perf_counter() - began
@@ -127,13 +129,12 @@ def _confirmed(
     config: SearchConfig,
     space: Space,
     found: Answer,
-    ranked: Sequence[Ranked] | None,
+    ties: Sequence[int],
     folder: Path,
     workers: Workers,
 ) -> tuple[dict[str, object], Evaluation]:
     """The answer's entries, their schedules written, and the evaluation of the best."""
     best = found.ties[0]
-    ties = found.ties[: config.top] if ranked is None else [each.index for each in ranked]
     listed = list(dict.fromkeys([best, *ties, *found.pareto[: config.top]]))
     baselines = baselines_of(config, space)
     runnable = [each.schedule for each in baselines if isinstance(each.schedule, Schedule)]
@@ -182,7 +183,7 @@ def _findings(
     config: SearchConfig,
     space: Space,
     found: Answer,
-    ranked: Sequence[Ranked] | None,
+    ties: Sequence[int],
     swept: Sweep,
     best: Evaluation,
     folder: Path,
@@ -190,21 +191,26 @@ def _findings(
 ) -> dict[str, object]:
     """What the answer says beyond its ranking."""
     winner, tolerance = found.ties[0], config.tie_tolerance
-    ties = found.ties[: config.top] if ranked is None else [each.index for each in ranked]
     near = list(dict.fromkeys([winner, *ties]))
     check = check_contention(space, winner, tolerance, workers, folder, config.budget)
     explained = explain(space, best, near, swept.best_by_level, tolerance, workers)
     naming = Naming(space, winner)
-    considered = min(len(found.ties), RANKED_TIES)
     return {
         "contention": contention_keys(check, tolerance),
-        "robustness": None if ranked is None else robustness_keys(ranked, naming, considered),
         "latency": {
             "best": latency_keys(space, winner),
             "recommended": latency_keys(space, ties[0]),
         },
         "explain": explain_keys(explained, naming, space.hardware),
     }
+
+
+def _robustness(
+    space: Space, found: Answer, ranked: Sequence[Ranked] | None
+) -> dict[str, object] | None:
+    considered = min(len(found.ties), RANKED_TIES)
+    naming = Naming(space, found.ties[0])
+    return None if ranked is None else robustness_keys(ranked, naming, considered)
 
 
 def _write_best(folder: Path, best: Evaluation) -> None:
