@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hardware_models.errors import InfeasibleError, InputError
-from hardware_models.hardware import Hardware
+from hardware_models.errors import InputError
 from twin.choices import HardwareChoice
 from twin.cli import run
 from twin.engine.observer import Counters
@@ -17,18 +16,13 @@ from twin.engine.reference import simulate
 from twin.entry import entry_of
 from twin.evaluate import Evaluation, evaluate, with_interval
 from twin.evidence import with_evidence
-from twin.model_spec import ModelSpec
-from twin.models import load_model
+from twin.given import Given, load_given
 from twin.report.ascend import check_export, write_ascend
 from twin.report.html import write_simulation_report
 from twin.report.table import clipped_text, console, entries_table, kinds_table
 from twin.report.trace import write_trace
 from twin.results import write_result, write_timing
-from twin.schedule import Schedule
-from twin.schedule_io import load_schedule
-from twin.search.feasible import rejection
 from twin.uncertainty import draw_hardware, latency_spread
-from twin.validate import validate_schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +59,12 @@ def main(config: SimulateConfig, folder: Path) -> None:
     """
     began = time.perf_counter()
     config.check()
-    schedule = load_schedule(config.schedule)
-    model = load_model(schedule.model)
-    hardware = config.hardware.load(schedule.deployment.hardware)
-    # The file was checked against its own die; this one may be another.
-    validate_schedule(schedule, model, hardware)
-    reason = rejection(schedule, model, hardware)
-    if reason is not None:
-        refused = {"infeasible": {reason.reason: 1}, "detail": reason.detail}
-        write_result(folder, "twin.simulate", config.seed, refused)
-        raise InfeasibleError(f"{config.schedule}: {reason.detail}")
+    given = load_given(config.schedule, config.hardware)
+    given.refuse_infeasible(folder, "twin.simulate", config.seed)
     options = EngineOptions(
         contention=config.contention, unfinished_prefetch=config.unfinished_prefetch
     )
-    result = _evaluated(config, schedule, model, hardware, options)
+    result = _evaluated(config, given, options)
     entry = entry_of(Path(config.schedule).stem, result, Path(config.schedule).name)
     graph, timeline = result.graph, result.timeline
     ops = [
@@ -105,11 +91,12 @@ def main(config: SimulateConfig, folder: Path) -> None:
     write_trace(folder / "trace.json", graph, timeline, counters)
     write_simulation_report(folder / "report.html", entry, result)
     if config.export is not None:
-        about: dict[str, object] = {"schedule": entry["schedule"], "hardware": hardware.name}
+        about: dict[str, object] = {"schedule": entry["schedule"], "hardware": given.hardware.name}
         write_ascend(Path(config.export), graph, timeline, about)
     write_timing(folder, time.perf_counter() - began, {})
     out = console()
-    out.print(entries_table(f"{schedule.model} on {hardware.name}: {config.schedule}", [entry]))
+    title = f"{given.schedule.model} on {given.hardware.name}: {config.schedule}"
+    out.print(entries_table(title, [entry]))
     out.print(kinds_table({k: us / 1e3 for k, us in result.time_by_kind.items()}))
     if clipped:
         out.print(clipped_text(graph.clipped))
@@ -118,13 +105,8 @@ def main(config: SimulateConfig, folder: Path) -> None:
         out.print(f"profile of {len(graph.dies)} simulated dies in {config.export}")
 
 
-def _evaluated(
-    config: SimulateConfig,
-    schedule: Schedule,
-    model: ModelSpec,
-    hardware: Hardware,
-    options: EngineOptions,
-) -> Evaluation:
+def _evaluated(config: SimulateConfig, given: Given, options: EngineOptions) -> Evaluation:
+    schedule, model, hardware = given.schedule, given.model, given.hardware
     plain = evaluate(schedule, model, hardware, options=options)
     result = with_evidence(plain, model, hardware, options)
     if not config.draws:

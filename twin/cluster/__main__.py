@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hardware_models.errors import InfeasibleError, InputError
+from hardware_models.errors import InputError
 from twin.choices import HardwareChoice
 from twin.cli import run
 from twin.cluster.options import ClusterOptions, ExpertLoad, Jitter, KvLengths, Placement
@@ -19,14 +19,12 @@ from twin.cluster.run import ClusterSimulation, Sample
 from twin.cluster.summary import ClusterSummary, summarise
 from twin.engine.compiled import warm_up
 from twin.engine.options import EngineOptions, UnfinishedPrefetch
-from twin.models import load_model
+from twin.given import load_given
 from twin.report.table import console
 from twin.results import write_result, write_timing
 from twin.schedule import Schedule
-from twin.schedule_io import load_schedule
-from twin.search.feasible import rejection
-from twin.validate import validate_schedule
 
+PACKAGES = ("numba",)
 _WAITS_SHOWN = 8
 _LAYERS_SHOWN = 3
 
@@ -78,22 +76,17 @@ def main(config: ClusterConfig, folder: Path) -> None:
     """
     began = time.perf_counter()
     config.check()
-    schedule = load_schedule(config.schedule)
-    model = load_model(schedule.model)
-    hardware = config.hardware.load(schedule.deployment.hardware)
-    validate_schedule(schedule, model, hardware)
-    reason = rejection(schedule, model, hardware)
-    if reason is not None:
-        refused = {"infeasible": {reason.reason: 1}, "detail": reason.detail}
-        write_result(folder, "twin.cluster", config.seed, refused, ("numba",))
-        raise InfeasibleError(f"{config.schedule}: {reason.detail}")
-    simulation = ClusterSimulation(schedule, model, hardware, config.options, layers=config.layers)
+    given = load_given(config.schedule, config.hardware)
+    given.refuse_infeasible(folder, "twin.cluster", config.seed, PACKAGES)
+    schedule = given.schedule
+    simulation = ClusterSimulation(
+        schedule, given.model, given.hardware, config.options, layers=config.layers
+    )
     ready = time.perf_counter()
     summary = _simulated(config, simulation)
     wall_s = time.perf_counter() - began
-    write_result(
-        folder, "twin.cluster", config.seed, _payload(config, schedule, summary), ("numba",)
-    )
+    payload = _payload(config, schedule, summary)
+    write_result(folder, "twin.cluster", config.seed, payload, PACKAGES)
     rates = {
         "build_s": ready - began,
         "s_per_seed": (began + wall_s - ready) / config.seeds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from twin.deployment import Quantisation
 from twin.schedule import Schedule
@@ -51,3 +51,9 @@ def beside_of(schedule: Schedule) -> Beside:
         acceptance=schedule.workload.acceptance,
         expert_load=schedule.workload.expert_load,
     )
+
+
+def served_beside_of(schedule: Schedule) -> Beside:
+    """The same with weights that people serve: bf16 or w8a8; fp32 is for CPUs."""
+    beside = beside_of(schedule)
+    return replace(beside, quantisation="bf16") if beside.quantisation == "fp32" else beside

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from hardware_models.yaml_io import parse_yaml, read_text
 from twin.choices import HardwareChoice
+from twin.given import load_given
 from twin.launch.beside import beside_of
 from twin.launch.differences import Comparison, Step, compare, differences
 from twin.launch.plugin_export import HOST, HTTP_PORTS, PORT, nearest_plugin, plugin_commands
@@ -20,12 +21,10 @@ from twin.launch.recipe import recipe_yaml, unfilled
 from twin.launch.recipe_export import nearest_recipe
 from twin.launch.recipe_keys import read_recipe, settings_of, with_settings
 from twin.model_spec import ModelSpec
-from twin.models import load_model
 from twin.report.table import console
 from twin.results import write_result, write_text, write_timing
 from twin.schedule import Schedule
-from twin.schedule_io import dump_schedule, load_schedule
-from twin.validate import validate_schedule
+from twin.schedule_io import dump_schedule
 
 Target = Literal["recipe", "afd_plugin"]
 
@@ -98,13 +97,11 @@ def main(config: ExportConfig, folder: Path) -> None:
         InfeasibleError: no legal configuration is near.
     """
     began = time.perf_counter()
-    schedule = load_schedule(config.schedule)
-    model = load_model(schedule.model)
-    hardware = config.hardware.load(schedule.deployment.hardware)
-    validate_schedule(schedule, model, hardware)
+    given = load_given(config.schedule, config.hardware)
+    schedule, model = given.schedule, given.model
     exported = EXPORTS[config.target](schedule, model, config.keep)
     found = differences(schedule, exported.nearest)
-    comparison = compare(schedule, exported.nearest, found, model, hardware)
+    comparison = compare(schedule, exported.nearest, found, model, given.hardware)
     write_text(folder / exported.file, exported.text)
     write_text(folder / "nearest.yaml", dump_schedule(exported.nearest))
     payload = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hardware_models.errors import InputError
 from twin.deployment import RoleDeployment
-from twin.launch.beside import Beside, beside_of
+from twin.launch.beside import served_beside_of
 from twin.launch.nearest_split import nearest_dies
 from twin.launch.plugin import plugin_schedule
 from twin.launch.plugin_flags import ADDITIONAL, Command, Value
@@ -60,13 +60,7 @@ def nearest_plugin(schedule: Schedule, model: ModelSpec) -> tuple[PluginSettings
         attention_cores=_link_cores(schedule, "attention") if is_camp2p else None,
         ffn_cores=_link_cores(schedule, "ffn") if is_camp2p else None,
     )
-    return settings, plugin_schedule(settings, _beside(schedule))
-
-
-def _beside(schedule: Schedule) -> Beside:
-    beside = beside_of(schedule)
-    # fp32 is for CPUs; served checkpoints are bf16 or w8a8.
-    return replace(beside, quantisation="bf16") if beside.quantisation == "fp32" else beside
+    return settings, plugin_schedule(settings, served_beside_of(schedule))
 
 
 def _link_cores(schedule: Schedule, role: str) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hardware_models.errors import InputError
 from twin.deployment import RoleDeployment
-from twin.launch.beside import Beside, beside_of
+from twin.launch.beside import Beside, served_beside_of
 from twin.launch.nearest_split import nearest_dies
 from twin.launch.recipe import SIZES, schedule_of
 from twin.launch.recipe_keys import RecipeSettings
@@ -51,17 +51,11 @@ def nearest_recipe(
         enable_afd=is_afd,
         **sizes,
     )
-    beside = _beside(schedule)
+    beside = served_beside_of(schedule)
     settings = replace(
         settings, enable_prefetch=_prefetch_is_nearer(schedule, settings, beside, model)
     )
     return settings, schedule_of(settings, beside, model)
-
-
-def _beside(schedule: Schedule) -> Beside:
-    beside = beside_of(schedule)
-    # fp32 is for CPUs; the recipe's checkpoints are bf16 or w8a8.
-    return replace(beside, quantisation="bf16") if beside.quantisation == "fp32" else beside
 
 
 def _multi_streams(schedule: Schedule) -> int:
