@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -23,6 +22,7 @@ from runtime_npu.weights import (
     tensor_names,
 )
 from twin.model_spec import ModelSpec
+from twin.results import write_json
 
 WEIGHT_STD = 0.2
 NORM_STD = 0.3
@@ -86,8 +86,8 @@ def make_checkpoint(
         "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
         "weight_map": {name: file for file, held in shards.items() for name in held},
     }
-    _write_json(folder / INDEX, index)
-    _write_json(folder / CONFIG, config_of(spec, dtype))
+    write_json(folder / INDEX, index)
+    write_json(folder / CONFIG, config_of(spec, dtype))
 
 
 def _zero_expert_rows(spec: ModelSpec, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -141,7 +141,3 @@ def config_of(spec: ModelSpec, dtype: Dtype) -> Mapping[str, object]:
         "pad_token_id": None,
         "dtype": dtype,
     }
-
-
-def _write_json(path: Path, data: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
