@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -87,11 +87,15 @@ class ProfiledBackend(ReferenceBackend):
         return event
 
     @override
-    def grouped_matmul(
-        self, x: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor
+    def _by_expert(
+        self,
+        product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        counts: torch.Tensor,
     ) -> torch.Tensor:
         self.routed.setdefault(self._name, []).append((len(x), int((counts > 0).sum())))
-        return super().grouped_matmul(x, weight, counts)
+        return super()._by_expert(product, x, weight, counts)
 
     def end_op(self) -> None:
         """The last op issued is done."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -229,8 +229,7 @@ class ReferenceBackend(ReferencePrefill):
     def grouped_int_matmul(
         self, x: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor
     ) -> torch.Tensor:
-        groups = torch.split(x, counts.tolist())
-        return torch.cat([self.int_matmul(rows, weight[e]) for e, rows in enumerate(groups)])
+        return self._by_expert(self.int_matmul, x, weight, counts)
 
     @override
     def grouped_quant_matmul(
@@ -250,8 +249,17 @@ class ReferenceBackend(ReferencePrefill):
     def grouped_matmul(
         self, x: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor
     ) -> torch.Tensor:
+        return self._by_expert(self.linear, x, weight, counts)
+
+    def _by_expert(
+        self,
+        product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        counts: torch.Tensor,
+    ) -> torch.Tensor:
         groups = torch.split(x, counts.tolist())
-        return torch.cat([F.linear(rows, weight[e]) for e, rows in enumerate(groups)])
+        return torch.cat([product(rows, weight[e]) for e, rows in enumerate(groups)])
 
     @override
     def combine(

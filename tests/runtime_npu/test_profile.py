@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from calibration.compare import CompareConfig
 from calibration.compare import main as compare_main
@@ -21,6 +22,8 @@ from calibration.profiles.measured import find_runs
 from calibration.profiles.profile import read_profile
 from hardware_models.hardware import load_hardware
 from runtime_npu.options import RunOptions
+from runtime_npu.profiled import ProfiledBackend
+from runtime_npu.quantise import Quantised
 from runtime_npu.run import main as run_main
 from twin.cli import run
 from twin.graph.build import build_step_graph
@@ -86,6 +89,21 @@ def test_a_profiled_run_reads_as_an_ascend_profile(tiny: Path) -> None:
     assert ops_us == pytest.approx(mark["step_us"], rel=0.3)
     # The profiler saw the same ops.
     assert set(mark["op_wall_us"]) == {kernel.name for kernel in rank.kernels}
+
+
+def test_grouped_products_of_floats_and_of_int8_are_profiled_as_routed() -> None:
+    backend, counts = ProfiledBackend(), torch.tensor([18, 0, 2])
+    rows, weights = torch.ones(20, 32, dtype=torch.int8), torch.ones(3, 16, 32, dtype=torch.int8)
+    backend.launch("float", "grouped_matmul")
+    backend.grouped_matmul(rows.float(), weights.float(), counts)
+    backend.launch("int", "grouped_int_matmul")
+    backend.grouped_int_matmul(rows, weights, counts)
+    backend.launch("quant", "grouped_quant_matmul")
+    quantised = Quantised(rows, torch.ones(20))
+    backend.grouped_quant_matmul(
+        quantised, weights, torch.ones(3, 16), counts, dtype=torch.bfloat16
+    )
+    assert backend.routed == {name: [(20, 2)] for name in ("float", "int", "quant")}
 
 
 def test_a_measured_profile_is_not_marked_as_simulated(tiny: Path) -> None:
