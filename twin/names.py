@@ -1,12 +1,14 @@
 """The name space of ops and weights: which exist where, and in which order they are issued.
 
-One name space serves schedules, step graphs and records: ``layer.L.`` + an op or weight.
+One name space serves schedules, step graphs and records: ``layer.L.`` + an op or weight,
+``layer.L.mbM.`` where there are several micro-batches.
 The functions here give the local names (without the layer).  In a prefetch, ``next.``
 before a weight means the following layer's.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from twin.deployment import Deployment, Quantisation, Role, RoleDeployment
@@ -246,6 +248,26 @@ def outside_weights(role: Role, next_n: int) -> tuple[str, ...]:
         *(f"mtp.attention.{weight}" for weight in _ATTENTION_WEIGHTS),
         *(f"mtp.dense.{weight}" for weight in _DENSE_WEIGHTS),
     )
+
+
+_PASS = re.compile(r"layer\.(\d+)\.(?:mb(\d+)\.)?")
+
+
+@dataclass(frozen=True, slots=True)
+class FullName:
+    """A step's name of an op or weight taken apart; ``layer`` is ``None`` outside the layers."""
+
+    layer: int | None
+    micro_batch: int
+    local: str
+
+
+def parse_name(name: str) -> FullName:
+    """``layer.3.mb1.moe.gmm1`` is ``moe.gmm1`` of layer 3 and micro-batch 1."""
+    found = _PASS.match(name)
+    if found is None:
+        return FullName(None, 0, name)
+    return FullName(int(found[1]), int(found[2] or 0), name[found.end() :])
 
 
 _CONSUMERS = {

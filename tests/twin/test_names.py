@@ -9,6 +9,7 @@ import pytest
 from hardware_models.hardware import load_hardware
 from twin.deployment import RoleDeployment
 from twin.graph.build import build_step_graph
+from twin.graph.role_writer import layer_passes
 from twin.models import load_model
 from twin.names import (
     attention_ops,
@@ -17,6 +18,7 @@ from twin.names import (
     layer_chains,
     main_ops,
     outside_ops,
+    parse_name,
     parse_weight,
 )
 from twin.schedule import CoreLimit, Schedule, Stage
@@ -123,3 +125,17 @@ def test_next_is_split_off_a_weight() -> None:
     here, following = parse_weight("moe.w2"), parse_weight("next.moe.w2")
     assert (here.weight, here.is_next) == ("moe.w2", False)
     assert (following.weight, following.is_next) == ("moe.w2", True)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 12])
+def test_full_names_come_apart_into_what_they_were_made_of(micro_batches: int) -> None:
+    for run in layer_passes(11, micro_batches):
+        name = parse_name(run.prefix + "attention.0.layer.1.mb2.q_a")
+        assert (name.layer, name.micro_batch) == (run.layer, run.micro_batch)
+        assert name.local == "attention.0.layer.1.mb2.q_a"
+
+
+@pytest.mark.parametrize("name", ["lm_head", "mtp.0.attention.prolog", "layer.x.add", "a.layer.1"])
+def test_names_outside_the_layers_stay_whole(name: str) -> None:
+    found = parse_name(name)
+    assert (found.layer, found.micro_batch, found.local) == (None, 0, name)

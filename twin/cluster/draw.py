@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,8 +30,8 @@ from twin.deployment import Role
 from twin.engine.compiled.layout import Ints
 from twin.graph.shapes import local_kv_tokens
 from twin.graph.step_graph import Op
+from twin.names import parse_name
 
-_PASS = re.compile(r"layer\.(\d+)\.(?:mb(\d+)\.)?")
 _CUBE_ROWS = 16
 """Rows of a product count in steps of this many: groups that round alike are alike."""
 
@@ -223,9 +222,9 @@ def _with_kv(kv_tokens: int) -> Callable[[Any], OpSpec]:
 
 def _pass_of(op: Op) -> tuple[int, int]:
     """Layer and micro-batch of an op of a layer."""
-    found = _PASS.match(op.name)
-    assert found is not None
-    return int(found[1]), int(found[2] or 0)
+    name = parse_name(op.name)
+    assert name.layer is not None
+    return name.layer, name.micro_batch
 
 
 def _is_skewed(op: Op, role: Role) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -11,11 +10,10 @@ import numpy.typing as npt
 
 from twin.cluster.build import Cluster
 from twin.engine.compiled.layout import BOUNDS, Records
-from twin.names import JOIN, main_ops
+from twin.names import JOIN, main_ops, parse_name
 
 Floats = npt.NDArray[np.float64]
 
-_IN_LAYER = re.compile(r"layer\.(\d+)\.(?:mb\d+\.)?(.+)")
 WAIT = "wait"
 
 
@@ -43,9 +41,9 @@ class GapCounter:
             first = main_ops(cluster.schedule.deployment, "ffn")[0]
             waiting = {"attention": JOIN, "ffn": first}
             for op in cluster.template.ops:
-                role, found = cluster.template.dies[op.die].role, _IN_LAYER.match(op.name)
-                if found and found[2] == waiting[role]:
-                    self._places[int(found[1]), role].append(op.index)
+                role, name = cluster.template.dies[op.die].role, parse_name(op.name)
+                if name.layer is not None and name.local == waiting[role]:
+                    self._places[name.layer, role].append(op.index)
         self._sums = dict.fromkeys(self._places, 0.0)
         self._longest = dict.fromkeys(self._places, 0.0)
         self._copies = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +12,9 @@ import numpy.typing as npt
 from twin.cluster.build import Cluster, group_size
 from twin.engine.compiled.layout import NONE, Records
 from twin.graph.step_graph import Op
+from twin.names import parse_name
 
 Floats = npt.NDArray[np.float64]
-
-_LAYER = re.compile(r"layer\.\d+\.(?:mb\d+\.)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,7 @@ class WaitCounter:
         """Count one sample's records, [copy, op]."""
         self._samples += 1
         for meeting in self._meetings:
-            meeting.add(records, self._tallies[local_name(meeting.name)])
+            meeting.add(records, self._tallies[meeting.local])
 
     def waits(self) -> list[CollectiveWait]:
         """Per op without its layer, the longest wait first; means over the samples."""
@@ -113,9 +111,10 @@ class _Meeting:
         groups: npt.NDArray[np.int32],
     ) -> None:
         self.name = ops[0].name
+        self.local = parse_name(self.name).local
         self._ops = [op.index for op in ops]
         self._before = [[other.index for other in before[op.index]] for op in ops]
-        self._causes = [local_name(other.name) for other in before[ops[0].index]]
+        self._causes = [parse_name(other.name).local for other in before[ops[0].index]]
         assert (groups != NONE).all()
         _, flat = np.unique(groups, return_inverse=True)
         self._groups = flat.reshape(groups.shape)
@@ -145,7 +144,7 @@ class _Meeting:
             excess = spent[member] - mean[group]
             at = int(excess.argmax())
             own = at == len(self._causes)
-            tally.causes[local_name(self.name) if own else self._causes[at]] += 1
+            tally.causes[self.local if own else self._causes[at]] += 1
 
     def _late(self, arrived: Floats, groups: npt.NDArray[np.intp]) -> list[int]:
         """The member of each group that came last; the first of those that came together."""
@@ -162,8 +161,3 @@ class _Meeting:
             ends = [np.zeros(len(arrived)), *ends, arrived[:, at]]
             columns.append(np.diff(np.stack(ends, axis=1), axis=1))
         return np.asarray(np.stack(columns, axis=1).reshape(arrived.size, -1))
-
-
-def local_name(name: str) -> str:
-    """An op's name without its layer and micro-batch."""
-    return _LAYER.sub("", name, count=1)

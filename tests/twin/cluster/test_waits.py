@@ -10,7 +10,8 @@ from clusters import ALIKE, SKEWED, afd, colocated, simulation
 
 from twin.cluster.streams import BoundCounter, GapCounter
 from twin.cluster.summary import Spread, summarise
-from twin.cluster.waits import WaitCounter, local_name
+from twin.cluster.waits import WaitCounter
+from twin.names import parse_name
 
 
 def test_the_rank_and_the_op_that_made_the_others_wait() -> None:
@@ -31,7 +32,7 @@ def test_the_rank_and_the_op_that_made_the_others_wait() -> None:
     # Of 16 dies, the 7 others of its group wait, in one of the three layers.
     assert wait.longest_us == pytest.approx(lost_us, rel=1e-6)
     assert wait.wait_us == pytest.approx(lost_us * 7 / 16, rel=1e-6)
-    at = [op.index for op in template if local_name(op.name) == "attention.0.all_to_all"]
+    at = [op.index for op in template if parse_name(op.name).local == "attention.0.all_to_all"]
     own = records["body_us"][:, at] - records["peer_wait_us"][:, at]
     assert wait.work_us == pytest.approx(own.sum() / 16, rel=1e-6)
     # Where nobody is late, rank 0 and rank 8 stand for their groups.
