@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hardware_models.demand import OpSpec
 from hardware_models.hardware import Hardware
 from hardware_models.ops import RowOp
@@ -71,10 +69,6 @@ def build_step_graph(
     for side in sides:
         side.finish()
     return writer.graph()
-
-
-def _key(run: Pass, weight: str) -> str:
-    return run.prefix + weight
 
 
 def _weight_sizes(shapes: StepShapes, role: Role) -> dict[str, int]:
@@ -147,7 +141,7 @@ class _AttentionSide:
             last = self._out.outside_ops(ops, (last,))
 
     def _main_ops(self, run: Pass, sequences: int) -> BlockOps:
-        at = partial(_key, run)
+        at = run.key
         shapes = self._shapes
         return [
             *attention_ops(shapes, sequences, "attention.0", at, fused_add=False),
@@ -167,7 +161,7 @@ class _AttentionSide:
         place = self._placement.moe(MOE_INPUT)
         last = made
         rows = self._shapes.rows(sequences)
-        for name, spec in moe_ops(self._shapes, sequences, rows, partial(_key, run)):
+        for name, spec in moe_ops(self._shapes, sequences, rows, run.key):
             last = self._out.layer_op(run, name, spec, place, (last,))
         return last
 
@@ -231,7 +225,7 @@ class _FfnSide:
         return [(op,) for op in back]
 
     def _ops(self, run: Pass, sequences: int) -> BlockOps:
-        at, shapes = partial(_key, run), self._shapes
+        at, shapes = run.key, self._shapes
         if not shapes.schedule.deployment.is_direct:
             return moe_ops(shapes, sequences, shapes.rows(sequences) * self._ratio, at)
         rows, active = shapes.expert_rows(sequences), shapes.active_experts(sequences)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 
 from hardware_models.demand import OpSpec
@@ -99,12 +98,8 @@ def _in_turn(shapes: StepShapes, layers: int) -> Iterator[_Item]:
 def _items(shapes: StepShapes, passes: Sequence[Pass]) -> Iterator[_Item]:
     for run in passes:
         sequences = shapes.micro_batches[run.micro_batch]
-        for name, spec in layer_ops(shapes, sequences, partial(_key, run)):
+        for name, spec in layer_ops(shapes, sequences, run.key):
             yield _Item(run, name, spec)
-
-
-def _key(run: Pass, weight: str) -> str:
-    return run.prefix + weight
 
 
 def _pieces(items: Iterator[_Item]) -> list[tuple[_Item, ...]]:

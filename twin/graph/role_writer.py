@@ -31,6 +31,10 @@ class Pass:
         """Whether no layer pass follows."""
         return self.following is None
 
+    def key(self, weight: str) -> str:
+        """The name of a weight of this pass's layer: each pass reads it anew."""
+        return self.prefix + weight
+
 
 def layer_passes(layers: int, micro_batches: int) -> list[Pass]:
     """All passes of a step in issue order: layer by layer, micro-batch by micro-batch."""
@@ -113,7 +117,7 @@ class RoleWriter:
             if run.is_last:
                 self._emit(name, weight, prefetch, after)
         else:
-            self._emit(name, run.prefix + weight, prefetch, after)
+            self._emit(name, run.key(weight), prefetch, after)
 
     def _emit(self, name: str, key: str, prefetch: Prefetch, after: int) -> None:
         size = self._sizes[prefetch.weight.removeprefix(NEXT)]
