@@ -17,7 +17,7 @@ from benchmarks.measure import (
     Evaluated,
     Measured,
     evaluate_many,
-    in_own_process,
+    on_one_core,
     run_case,
     run_cluster,
 )
@@ -128,7 +128,7 @@ def main(config: EngineConfig, folder: Path) -> None:
         results = [_measure(name, config, status.update) for name in config.cases]
         results += [_measure_cluster(name, config, status.update) for name in config.clusters]
         status.update(f"evaluating {config.candidates:,} candidates")
-        evaluated: Evaluated = in_own_process(
+        evaluated: Evaluated = on_one_core(
             evaluate_many, SEARCHED, config.candidates, config.repeats, 25
         )
     entries = [result.entry() for result in results]
@@ -161,7 +161,7 @@ def main(config: EngineConfig, folder: Path) -> None:
 def _measure(name: str, config: EngineConfig, say: Callable[[str], None]) -> Result:
     def measured(engine: Engine, repeats: int) -> Measured:
         say(f"{name}: {engine}")
-        found: Measured = in_own_process(
+        found: Measured = on_one_core(
             run_case, name, config.layers, engine, repeats, jit=engine != "plain"
         )
         return found
@@ -179,7 +179,7 @@ def _measure(name: str, config: EngineConfig, say: Callable[[str], None]) -> Res
 def _measure_cluster(name: str, config: EngineConfig, say: Callable[[str], None]) -> Result:
     def measured(engine: Engine) -> Measured:
         say(f"{name}: {engine}")
-        found: Measured = in_own_process(run_cluster, name, config.layers, engine, config.repeats)
+        found: Measured = on_one_core(run_cluster, name, config.layers, engine, config.repeats)
         return found
 
     case = CLUSTERS[name]

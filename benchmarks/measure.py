@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import multiprocessing
 import os
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +15,7 @@ import numpy as np
 
 from benchmarks.cases import CASES, CLUSTERS, search_knobs
 from benchmarks.plain import PlainStep
+from benchmarks.process import in_own_process, peak_mb
 from hardware_models.hardware import load_hardware
 from twin.cluster.run import ClusterSimulation
 from twin.engine import reference
@@ -59,13 +56,10 @@ class Evaluated:
     """Of some candidates, to a full run of their own graph; relative."""
 
 
-def in_own_process(function: Callable[..., Any], *arguments: object, jit: bool = True) -> Any:
+def on_one_core(function: Callable[..., Any], *arguments: object, jit: bool = True) -> Any:
     """``function`` in a new process; without ``jit`` the compiled engine runs as plain Python."""
-    context = multiprocessing.get_context("spawn")
     with _environment(DISABLE_JIT, None if jit else "1"):
-        pool = ProcessPoolExecutor(1, mp_context=context, initializer=_take_one_core)
-        with pool:
-            return pool.submit(function, *arguments).result()
+        return in_own_process(function, *arguments, start=_take_one_core)
 
 
 def run_case(name: str, layers: int | None, engine: Engine, repeats: int) -> Measured:
@@ -158,12 +152,6 @@ def _measured(
         events=events,
         peak_mb=peak_mb(),
     )
-
-
-def peak_mb() -> float:
-    """The largest memory that this process has had, in MB."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6
 
 
 def _fastest(function: Callable[[], object], repeats: int) -> float:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.process import in_own_process, peak_mb
 from hardware_models.errors import InputError
 from twin.cli import run
 from twin.model_spec import ModelSpec
@@ -152,8 +150,6 @@ def with_runtime(folder: Path, prompts: list[list[int]], steps: int, threads: in
 
 
 def _decoded(prefill_s: float, times: list[float], tokens: list[list[int]]) -> Decoded:
-    from benchmarks.measure import peak_mb  # noqa: PLC0415
-
     step_s = float(np.median(times))
     return Decoded(
         prefill_s=prefill_s,
@@ -207,7 +203,7 @@ def main(config: RuntimeConfig, folder: Path) -> None:
     with TemporaryDirectory() as scratch, Console(stderr=True).status("") as status:
         status.update("making random weights")
         weights = Path(scratch) / "weights"
-        parameters = _in_own_process(_make, weights, spec, config.seed)
+        parameters = in_own_process(_make, weights, spec, config.seed)
         cases = [_measured(weights, config, length, status.update) for length in config.kv_tokens]
     payload = {
         "model": config.model,
@@ -242,14 +238,8 @@ def _measured(
     found = []
     for name, decode in (("transformers", with_transformers), ("runtime", with_runtime)):
         say(f"{kv_tokens} KV tokens: {name}")
-        found.append(_in_own_process(decode, weights, prompts, config.steps, config.threads))
+        found.append(in_own_process(decode, weights, prompts, config.steps, config.threads))
     return Case(kv_tokens, *found)
-
-
-def _in_own_process(function: Callable[..., Any], *arguments: object) -> Any:
-    """So that memory is given back, and the peak is its own."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def _table(config: RuntimeConfig, parameters: int, cases: list[Case]) -> Table:

@@ -1,0 +1,25 @@
+"""A process of its own for each measurement: memory is given back, and its peak is its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+
+def in_own_process(
+    function: Callable[..., Any], *arguments: object, start: Callable[[], None] | None = None
+) -> Any:
+    """``function`` in a new process, behind ``start``."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=start) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def peak_mb() -> float:
+    """The largest memory that this process has had, in MB."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6
