@@ -94,11 +94,6 @@ class LastRows:
     rows: tuple[tuple[int, ...], ...]
     owners: tuple[tuple[Row | None, ...], ...]
 
-    @property
-    def sequences(self) -> tuple[tuple[int | None, ...], ...]:
-        """Whose rows they are, die by die."""
-        return tuple(tuple(row and row[0] for row in own) for own in self.owners)
-
 
 def last_rows(
     layout: Layout, parts: Sequence[Part], counts: Sequence[int], number: int = 1
