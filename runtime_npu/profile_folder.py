@@ -11,8 +11,8 @@ from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from hardware_models.ops import GroupedMatMul
 from runtime_npu.execute import RunResult
+from runtime_npu.parallel.groups import graph_die
 from runtime_npu.profiled import RankProfile, StepTime
-from runtime_npu.rank import simulated_die
 from twin.engine.timeline import OpRecord, Timeline
 from twin.graph.build import build_step_graph
 from twin.graph.step_graph import PREFETCH_STREAM, Op, StepGraph
@@ -72,7 +72,7 @@ def _ranks_of(result: RunResult, graph: StepGraph) -> dict[int, RankProfile]:
         if report.profile is None or not report.profile.op_us or not report.profile.steps:
             steps, allowed = result.job.max_new_tokens, "6 or more, so that steps can be profiled"
             raise InputError("max_new_tokens", steps, allowed)
-        die = simulated_die(report.place, result.job.schedule.deployment)
+        die = graph_die(result.job.schedule.deployment, report.place)
         found.setdefault(die, report.profile)
     return {die.index: found[die.index] for die in graph.dies}
 

@@ -16,14 +16,13 @@ from runtime_npu.compare import differences
 from runtime_npu.generate import Decoder, Tokens, generate, rank_blocks
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
-from runtime_npu.parallel.groups import Place
+from runtime_npu.parallel.groups import Place, graph_die
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import for_prompts, layer_plan, prefill_order
 from runtime_npu.profiled import ProfiledBackend, ProfiledDecoder, RankProfile, one_thread
 from runtime_npu.record import OpRecord
 from runtime_npu.sampling import Sampling
 from runtime_npu.source import WeightSource, contents_of
-from twin.deployment import Deployment
 from twin.graph.build import build_step_graph
 from twin.graph.step_graph import StepGraph
 from twin.schedule import Schedule
@@ -153,7 +152,7 @@ def step_differences(
     if not steps:
         return []
     found = [
-        *differences(steps[0], graph, simulated_die(world.place, world.deployment)),
+        *differences(steps[0], graph, graph_die(world.deployment, world.place)),
         *(
             f"step {number}: issued other ops than the first step"
             for number, step in enumerate(steps)
@@ -162,11 +161,3 @@ def step_differences(
     ]
     name = "" if world.size == 1 else f"{world.place.role} {world.place.number}: "
     return [name + line for line in found]
-
-
-def simulated_die(place: Place, deployment: Deployment) -> int:
-    """The die of the step graph that stands for a rank: see ``build_step_graph``."""
-    ratio = deployment.attention_ratio
-    if place.role == "ffn":
-        return ratio
-    return place.number % ratio if deployment.is_afd else 0

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from runtime_npu.compare import differences
-from runtime_npu.lower.lowered import LoweredOp
-from runtime_npu.parallel.groups import GroupName, members, peers, place_of
+from runtime_npu.lower.lowered import LoweredOp, peer_label, ranks_label
+from runtime_npu.parallel.groups import GroupName, graph_die, members, peers, place_of
 from runtime_npu.record import OpRecord
 from twin.deployment import Deployment
 from twin.graph.step_graph import StepGraph
@@ -21,21 +21,13 @@ def all_differences(
     rank: int,
 ) -> tuple[str, ...]:
     """Of the lowered ops and of the record to the step graph; and wrong groups."""
-    die, issued = graph_die(deployment, rank), [op.record() for op in lowered]
+    die = graph_die(deployment, place_of(deployment, rank))
+    issued = [op.record() for op in lowered]
     return (
         *(f"lowered: {line}" for line in differences(issued, graph, die)),
         *(f"issued: {line}" for line in differences(records, graph, die)),
         *(f"lowered: {line}" for line in _group_differences(lowered, deployment, rank)),
     )
-
-
-def graph_die(deployment: Deployment, rank: int) -> int:
-    """The die of the step graph that stands for ``rank``."""
-    place = place_of(deployment, rank)
-    if not deployment.is_afd:
-        return 0
-    ratio = deployment.attention_ratio
-    return ratio if place.role == "ffn" else place.number % ratio
 
 
 def _group_differences(
@@ -53,10 +45,10 @@ def partners(name: str, deployment: Deployment, rank: int) -> str | None:
     """Whom the op ``name`` talks to: ``ranks 0-7``, ``rank 64``; ``None``: nobody."""
     transfer = _TRANSFER.search(name)
     if transfer:
-        return f"rank {peers(deployment, rank)[int(transfer[1] or 0)]}"
+        return peer_label(peers(deployment, rank)[int(transfer[1] or 0)])
     group = group_of(name)
     ranks = () if group is None else members(deployment, group, rank)
-    return f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else None
+    return ranks_label(ranks) if len(ranks) > 1 else None
 
 
 _TRANSFER = re.compile(r"\bafd\.(?:send|recv)(?:\.(\d+))?$")

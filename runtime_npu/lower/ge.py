@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from runtime_npu.lower.groups import group_of_text, peer_label
-from runtime_npu.lower.lowered import Clocks, LoweredOp, one, unplanned
+from runtime_npu.lower.groups import group_of_text
+from runtime_npu.lower.lowered import Clocks, LoweredOp, one, peer_label, unplanned
 from runtime_npu.lower.trace import Traced, is_glue, op_of
 from runtime_npu.npu.compiler import compiler_config
 from runtime_npu.record import MAIN_STREAM

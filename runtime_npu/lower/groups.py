@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import torch
 
+from runtime_npu.lower.lowered import peer_label, ranks_label
+
 _NAMED = ("group_name", "group_ep", "group")
 _LISTED = ("rank_list", "ranklist", "ranks")
 _PEERS = ("dst", "src")
 _RANKS = re.compile(r"rank_list=([\d,]+)")
-
-
-def ranks_label(ranks: Sequence[int]) -> str:
-    """``ranks 0-7``; all groups are consecutive ranks."""
-    return f"ranks {ranks[0]}-{ranks[-1]}"
-
-
-def peer_label(rank: int) -> str:
-    """``rank 64``: the other end of a transfer."""
-    return f"rank {rank}"
 
 
 def group_of_text(text: str) -> str | None:

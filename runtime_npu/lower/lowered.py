@@ -46,6 +46,16 @@ class LoweredOp:
         )
 
 
+def ranks_label(ranks: Sequence[int]) -> str:
+    """``ranks 0-7``; all groups are consecutive ranks."""
+    return f"ranks {ranks[0]}-{ranks[-1]}"
+
+
+def peer_label(rank: int) -> str:
+    """``rank 64``: the other end of a transfer."""
+    return f"rank {rank}"
+
+
 class MixedError(TwinError):
     """Parts of one op were told different things."""
 

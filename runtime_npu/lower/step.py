@@ -17,7 +17,7 @@ from runtime_npu.backends.npu_order import CapturedOrder, GeOrder
 from runtime_npu.batch import Batch, Packer, Step
 from runtime_npu.generate import rank_blocks
 from runtime_npu.kv_cache import KvCache
-from runtime_npu.lower.groups import ranks_label
+from runtime_npu.lower.lowered import ranks_label
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.npu.forms import Forms, bind_weights

@@ -38,6 +38,14 @@ def rank_of(deployment: Deployment, place: Place) -> int:
     return before + place.number
 
 
+def graph_die(deployment: Deployment, place: Place) -> int:
+    """The die of the step graph that stands for the rank at ``place``: see ``build_step_graph``."""
+    if not deployment.is_afd:
+        return 0
+    ratio = deployment.attention_ratio
+    return ratio if place.role == "ffn" else place.number % ratio
+
+
 def members(deployment: Deployment, name: GroupName, rank: int) -> tuple[int, ...]:
     """The ranks of the group that ``rank`` is in, itself included, in rank order."""
     place = place_of(deployment, rank)

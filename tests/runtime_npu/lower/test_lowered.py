@@ -15,12 +15,12 @@ from hardware_models.hardware import load_hardware
 from hardware_models.ops import PrefetchWeight
 from runtime_npu.backends import npu_order
 from runtime_npu.backends.npu_order import GeOrder
-from runtime_npu.lower.check import all_differences, graph_die, group_of, partners
-from runtime_npu.lower.groups import group_of_text, ranks_label
+from runtime_npu.lower.check import all_differences, group_of, partners
+from runtime_npu.lower.groups import group_of_text
 from runtime_npu.lower.listing import TITLE, listing, outside_and_first
-from runtime_npu.lower.lowered import Clocks, LoweredOp, MixedError, one
+from runtime_npu.lower.lowered import Clocks, LoweredOp, MixedError, one, ranks_label
 from runtime_npu.npu.forms import Forms, UnboundError, bind_weights
-from runtime_npu.parallel.groups import members
+from runtime_npu.parallel.groups import graph_die, members, place_of
 from twin.graph.build import build_step_graph
 
 HARDWARE = load_hardware("a3-752t")
@@ -119,7 +119,8 @@ def test_partners_of_transfers_and_dies_of_the_graph_follow_the_role() -> None:
     assert partners("layer.0.mb1.afd.recv.1", deployment, 5) == "rank 3"
     assert partners("layer.0.moe.dispatch", deployment, 5) == "ranks 4-5"
     assert partners("layer.0.moe.gmm1", deployment, 5) is None
-    assert [graph_die(deployment, rank) for rank in range(6)] == [0, 1, 0, 1, 2, 2]
+    dies = [graph_die(deployment, place_of(deployment, rank)) for rank in range(6)]
+    assert dies == [0, 1, 0, 1, 2, 2]
 
 
 def test_groups_are_named_by_their_ranks() -> None:
