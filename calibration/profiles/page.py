@@ -5,17 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from twin.report.pages import templates_of
 from twin.results import write_text
 
-_PAGE = Environment(
-    loader=PackageLoader("calibration.profiles"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_PAGE = templates_of("calibration.profiles")
 
 
 def write_page(path: Path, title: str, payload: dict[str, Any]) -> Path:

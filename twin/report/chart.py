@@ -111,9 +111,13 @@ def line_chart(
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Multiples within the ends of the finest of 1, 2, 5 times a power of ten that fits."""
-    span = (high - low) or 1.0
-    power = 10.0 ** math.floor(math.log10(span / _TICKS))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power * _TICKS >= span * (1 - 1e-12))
+    """Multiples of the step that lie within the ends."""
+    step = tick_step((high - low) or 1.0, _TICKS)
     ends = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{i * step:.10g}") for i in range(ends[0], ends[1] + 1)]
+
+
+def tick_step(span: float, most: int) -> float:
+    """The finest of 1, 2, 5 times a power of ten that needs at most ``most`` steps."""
+    power = 10.0 ** math.floor(math.log10(span / most))
+    return next(m * power for m in (1, 2, 5, 10) if m * power * most >= span * (1 - 1e-12))

@@ -6,22 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from twin.choices import Level
 from twin.evaluate import Evaluation
 from twin.report import picture
+from twin.report.pages import templates_of
 from twin.report.table import clipped_text, knobs_text, latency_of, memory_text, time_text
 from twin.results import write_text
 
-PAGE = Environment(
-    loader=PackageLoader("twin.report"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-"""The package's templates; names are escaped, what is missing is an error."""
+PAGE = templates_of("twin.report")
+"""The package's templates."""
 PAGE.filters["memory"] = memory_text
 PAGE.filters["times"] = time_text
 PAGE.filters["latency"] = latency_of

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from twin.choices import Level
 from twin.engine.timeline import Timeline
 from twin.graph.step_graph import StepGraph
+from twin.report.chart import tick_step
 from twin.report.table import level_text
 from twin.report.trace import streams_of
 
@@ -115,18 +116,12 @@ def timeline_picture(graph: StepGraph, timeline: Timeline) -> TimelinePicture:
                 bars.append(Bar((start - begin) * scale, width, colour, title))
             label = f"{die.role} {die.index} {stream}"
             lanes.append(Lane(label, len(lanes) * LANE, tuple(bars)))
-    step = _tick_us(end - begin)
+    step = tick_step(end - begin, _TICKS)
     ticks = tuple(
         (i * step * scale, f"{i * step:g}") for i in range(math.floor((end - begin) / step) + 1)
     )
     legend = tuple(sorted(kinds.items()))
     return TimelinePicture(len(lanes) * LANE, tuple(lanes), ticks, legend)
-
-
-def _tick_us(span_us: float) -> float:
-    """The finest of 1, 2, 5 times a power of ten that needs at most ``_TICKS`` steps."""
-    power = 10.0 ** math.floor(math.log10(span_us / _TICKS))
-    return next(m * power for m in (1, 2, 5, 10) if m * power * _TICKS >= span_us * (1 - 1e-12))
 
 
 def knob_plots(points: Sequence[tuple[Mapping[str, Level], float]], latency: str) -> list[KnobPlot]:
