@@ -5,7 +5,6 @@ A run that was stopped goes on where it ended.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
 import time
@@ -19,7 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hardware_models.errors import InputError, MachineError
+from hardware_models.errors import InputError
+from runtime_npu.packages import PACKAGES, require_packages
 from twin.cli import run as run_command
 from twin.results import write_result, write_timing
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from runtime_npu.conversion import Conversion, TensorError
 
 COMMAND = "runtime_npu.convert"
-PACKAGES = ("torch", "safetensors")
 GIB = 1024**3
 
 
@@ -48,9 +47,7 @@ def main(options: ConvertOptions, folder: Path) -> None:
         MachineError: torch or safetensors is missing.
     """
     start = time.perf_counter()
-    for package in PACKAGES:
-        if importlib.util.find_spec(package) is None:
-            raise MachineError(f"{package} is not installed: pip install 'longcat-twin[runtime]'")
+    require_packages()
     # Only now: --help and the checks above must work without torch.
     from runtime_npu.conversion import convert  # noqa: PLC0415
 

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from hardware_models.errors import InputError, MachineError, TwinError
 from runtime_npu.options import Device, RunOptions
+from runtime_npu.packages import PACKAGES, require_packages
 from twin.cli import run as run_command
 from twin.results import write_result, write_timing
 
 COMMAND = "runtime_npu.run"
-PACKAGES = ("torch", "safetensors")
-"""What the runtime needs beyond the base package."""
 
 
 class MismatchError(TwinError):
@@ -33,9 +32,7 @@ def require_device(device: Device) -> None:
         MachineError: torch, safetensors or (for an NPU) torch_npu is missing.
         InputError: the device is there but not executed on yet.
     """
-    for package in PACKAGES:
-        if importlib.util.find_spec(package) is None:
-            raise MachineError(f"{package} is not installed: pip install 'longcat-twin[runtime]'")
+    require_packages()
     if device == "npu":
         if importlib.util.find_spec("torch_npu") is None:
             raise MachineError(
