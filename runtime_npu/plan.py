@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hardware_models.errors import InputError
 from twin.deployment import Role
-from twin.names import STREAMS, main_ops, outside_ops
 from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
 
 
@@ -104,61 +103,23 @@ def _lane(schedule: Schedule, stage: Stage, stream: str) -> Lane:
 def check_supported(schedule: Schedule, source: str) -> None:
     """Refuse what this runtime does not execute, instead of leaving it out silently.
 
-    ``workload.global_batch``, ``kv_tokens`` and ``expert_load`` describe the traffic that
-    was simulated: here the prompts and the router decide.
+    ``workload.global_batch``, ``kv_tokens``, ``acceptance`` and ``expert_load`` describe the
+    traffic that was simulated: here the prompts, the drafts and the router decide.  The graph
+    mode and the hardware are those of the simulated die: a CPU compiles no graph.
+    ``schedule`` obeys every rule of :func:`twin.validate.validate_schedule`.
 
     Raises:
         InputError: names the field, its value and what is supported.
     """
-    deployment, workload = schedule.deployment, schedule.workload
+    deployment, afd = schedule.deployment, schedule.deployment.afd
 
-    def refuse(field: str, value: object, supported: str) -> None:
-        raise InputError(field, value, f"{supported} (what the runtime executes)", source)
+    def require(field: str, value: object, executed: object) -> None:
+        if value != executed:
+            raise InputError(field, value, f"{executed} (what the runtime executes)", source)
 
-    attention, afd = deployment.attention, deployment.afd
-    if workload.next_n and attention.attention_tp > 1 and afd is not None:
-        _each(refuse, "deployment.afd.micro_batches", afd.micro_batches, (1,))
-    _each(refuse, "moe.redundant_experts", schedule.moe.redundant_experts, (0,))
-    if deployment.afd is not None:
-        _each(refuse, "deployment.afd.transport", deployment.afd.transport, ("sdma_pairs",))
-    outside = ("embed", *outside_ops(deployment, workload.next_n))
-    for prefetch in schedule.prefetch:
-        is_outside = prefetch.weight == "lm_head" or prefetch.weight.startswith("mtp.")
-        if prefetch.after in outside and not is_outside:
-            refuse("prefetch.weight", prefetch.weight, f"lm_head or mtp.* after {prefetch.after}")
-    if workload.is_prefill:
-        _each(refuse, "deployment.roles", sorted(deployment.roles), (["colocated"],))
-    for role in deployment.roles:
-        streams = ("main", "link") if workload.is_prefill else STREAMS[role]
-        _check_stages(refuse, schedule, role, streams)
-
-
-def _check_stages(
-    refuse: Callable[[str, object, str], None],
-    schedule: Schedule,
-    role: Role,
-    streams: tuple[str, ...],
-) -> None:
-    own = [stage for stage in schedule.stages if stage.role == role]
-    for stage in own:
-        unknown = sorted(set(stage.streams) - set(streams))
-        if unknown or "main" not in stage.streams:
-            allowed = f"main, or main and {streams[1]}"
-            refuse(f"stages.{stage.name}.streams", sorted(stage.streams), allowed)
-        _each(refuse, f"stages.{stage.name}.join", stage.join, (None, "add"))
-    ends = [stage.ends_after for stage in own]
-    known = main_ops(schedule.deployment, role)
-    if not own or ends[-1] is not None or any(end not in known for end in ends[:-1]):
-        refuse("stages.ends_after", ends, "an op of the main stream on all stages but the last")
-    if sum("moe" in stage.streams for stage in own) > 1:
-        refuse("stages", [stage.name for stage in own], "one stage with a moe stream")
-
-
-def _each(
-    refuse: Callable[[str, object, str], None],
-    field: str,
-    value: object,
-    allowed: tuple[object, ...],
-) -> None:
-    if value not in allowed:
-        refuse(field, value, " or ".join(str(item) for item in allowed))
+    require("moe.redundant_experts", schedule.moe.redundant_experts, 0)
+    if afd is None:
+        return
+    require("deployment.afd.transport", afd.transport, "sdma_pairs")
+    if schedule.workload.next_n and deployment.attention.attention_tp > 1:
+        require("deployment.afd.micro_batches", afd.micro_batches, 1)

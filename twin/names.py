@@ -33,12 +33,6 @@ MOE_OPS = tuple(
 )
 ROUTER_OPS = MOE_OPS[: MOE_OPS.index("moe.dispatch")]
 EXPERT_OPS = MOE_OPS[MOE_OPS.index("moe.dispatch") + 1 : MOE_OPS.index("moe.combine")]
-STREAMS: dict[Role, tuple[str, ...]] = {
-    "colocated": ("main", "moe"),
-    "attention": ("main", "link"),
-    "ffn": ("main", "link"),
-}
-"""The streams that a stage of each role may name; ``prefetch`` is the twin's own."""
 COMPUTE_STREAMS = ("main", "moe")
 HOST_STREAM = "host"
 """The twin's own: what the host of a die does one after the other in eager mode."""

@@ -24,7 +24,7 @@ from runtime_npu.run import main
 from twin.cli import run as run_command
 from twin.deployment import Afd, RoleDeployment
 from twin.models import load_model
-from twin.schedule import CoreLimit, MoePlan, Prefetch, Schedule, Stage
+from twin.schedule import MoePlan, Schedule
 from twin.schedule_io import save_schedule
 
 Checkpoints = Callable[[str], Path]
@@ -220,15 +220,6 @@ def _with(schedule: Schedule, **changes: object) -> Schedule:
 
 
 UNSUPPORTED = {
-    "stages.second.streams": _with(TWO_STREAMS, workload__phase="prefill"),
-    "deployment.roles": _with(
-        TWO_STREAMS,
-        workload__phase="prefill",
-        deployment__roles={
-            "attention": RoleDeployment(dies=1),
-            "ffn": RoleDeployment(dies=1),
-        },
-    ),
     "deployment.afd.micro_batches": _with(
         TWO_STREAMS,
         workload__next_n=1,
@@ -240,29 +231,6 @@ UNSUPPORTED = {
     ),
     "deployment.afd.transport": _with(TWO_STREAMS, deployment__afd=Afd(transport="direct")),
     "moe.redundant_experts": _with(TWO_STREAMS, moe=MoePlan(redundant_experts=1)),
-    "prefetch.weight": _with(
-        TWO_STREAMS, prefetch=(Prefetch(weight="moe.w2", after="final_norm", bytes=1),)
-    ),
-    "stages.s.streams": _with(
-        TWO_STREAMS, stages=(Stage(name="s", streams={"main": CoreLimit(), "link": CoreLimit()}),)
-    ),
-    "stages.s.join": _with(
-        TWO_STREAMS, stages=(Stage(name="s", streams={"main": CoreLimit()}, join="moe.gmm1"),)
-    ),
-    "stages.ends_after": _with(
-        TWO_STREAMS,
-        stages=(
-            Stage(name="a", streams={"main": CoreLimit()}, ends_after="moe.gmm1"),
-            Stage(name="b", streams={"main": CoreLimit()}),
-        ),
-    ),
-    "stages": _with(
-        TWO_STREAMS,
-        stages=(
-            Stage(name="a", streams={"main": CoreLimit(), "moe": CoreLimit()}, ends_after="add"),
-            Stage(name="b", streams={"main": CoreLimit(), "moe": CoreLimit()}),
-        ),
-    ),
 }
 
 
