@@ -1,4 +1,4 @@
-"""Every field of a schedule: what changing it changes in the twin, and in the runtime.
+"""Every field of a schedule: what changing it changes in the twin and in the runtime.
 
 Fields are read off the dataclasses, so that one that nobody honours cannot be forgotten.
 """
@@ -35,6 +35,8 @@ from twin.model_spec import ModelSpec
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import dump_schedule, load_schedule, parse_schedule
+from twin.search.config import Drives, Knob
+from twin.search.space import Space
 
 Changes = Mapping[str, object]
 """Values by their path in the YAML file: ``stages.0.name``; ``...`` leaves the key out."""
@@ -230,6 +232,87 @@ def _ops(schedule: Schedule) -> tuple[Op, ...]:
 def _figures(schedule: Schedule) -> list[object]:
     found = evaluate(schedule, *_machine(schedule))
     return [found.latency_us, found.tokens_per_s_per_die, dict(found.memory)]
+
+
+DRIVEN: dict[str, tuple[str, Knob, set[str]]] = {
+    "ratio": (
+        "recipe_afd",
+        Knob(drives="ratio", levels=(1, 3)),
+        {"deployment.roles.*.dies", "deployment.roles.*.ep", "prefetch[].bytes"},
+    ),
+    "micro_batches": (
+        AFD,
+        Knob(drives="micro_batches", levels=(1, 2)),
+        {"deployment.afd.micro_batches"},
+    ),
+    "transport": (
+        AFD,
+        Knob(drives="transport", levels=("sdma_pairs", "camp2p")),
+        {"deployment.afd.transport"},
+    ),
+    "cores": (
+        TINY,
+        Knob(drives="cores", levels=(16, 12), stage="stage2"),
+        {"stages[].streams.*.aic", "stages[].streams.*.aiv"},
+    ),
+    "vector_cores": (
+        TINY,
+        Knob(drives="vector_cores", levels=(32, 24), stage="stage2"),
+        {"stages[].streams.*.aiv"},
+    ),
+    "prefetch": (
+        TINY,
+        Knob(drives="prefetch", levels=(0.5, 1), weights={"moe.router": "attention.0.o_proj"}),
+        {"prefetch[].bytes"},
+    ),
+    "place": (
+        TINY,
+        Knob(
+            drives="place", levels=("attention.0.o_proj", "attention.0.uv"),
+            weights={"moe.router": "attention.0.o_proj"},
+        ),
+        {"prefetch[].after"},
+    ),
+    "super_kernel": (TINY, Knob(drives="super_kernel", levels=(1, 0)), {"super_kernel[]"}),
+    "chunk": (PREFILL, Knob(drives="chunk", levels=(4, 8)), {"moe.chunk_tokens"}),
+    "sizes": (
+        TWO,
+        Knob(drives="sizes", levels=(1, 2), sizes=("lm_head_tp",)),
+        {"deployment.roles.*.lm_head_tp"},
+    ),
+    "batch": (TINY, Knob(drives="batch", levels=(2, 3)), {"workload.global_batch"}),
+}  # fmt: skip
+"""What each drive of a search changes: the fields that differ between two levels of a knob."""
+
+
+def test_every_drive_of_a_search_is_listed() -> None:
+    assert set(DRIVEN) == set(typing.get_args(Drives))
+
+
+@pytest.mark.parametrize("drive", DRIVEN)
+def test_a_searched_knob_changes_its_fields_and_no_others(drive: str) -> None:
+    base, knob, expected = DRIVEN[drive]
+    schedule = load_schedule(base)
+    space = Space(schedule, *_machine(schedule), {drive: knob}, ())
+    space.check()
+    first, second = (sorted(_values(space.schedule(index))) for index in (0, 1))
+    assert {path for path, _ in set(first) ^ set(second)} == expected <= set(CASES)
+
+
+def _values(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """The values of a schedule under their paths as in :func:`leaves`, with their places."""
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            inner = f"{path}.{field.name}" if path else field.name
+            yield from _values(getattr(value, field.name), inner)
+    elif isinstance(value, Mapping):
+        for key in value:
+            yield from ((at, f"{key}: {text}") for at, text in _values(value[key], f"{path}.*"))
+    elif isinstance(value, tuple):
+        for place, item in enumerate(value):
+            yield from ((at, f"{place}: {text}") for at, text in _values(item, f"{path}[]"))
+    else:
+        yield path, repr(value)
 
 
 @pytest.fixture
