@@ -61,7 +61,6 @@ class GraphWriter:
         deps: Sequence[int] = (),
         *,
         scope_prefix: str = "",
-        rendezvous: str | None = None,
         peer: int | None = None,
     ) -> int:
         """Append one op and return its index."""
@@ -96,7 +95,6 @@ class GraphWriter:
                 scope=scope,
                 gap_us=gap_us,
                 release_us=self._host_us[die],
-                rendezvous=rendezvous,
                 peer=peer,
                 limit=limit,
             )
