@@ -102,9 +102,6 @@ class Decoded:
     token_ids: tuple[tuple[int, ...], ...]
 
 
-Decode = Callable[[Path, list[list[int]], int, int], Decoded]
-
-
 def with_transformers(folder: Path, prompts: list[list[int]], steps: int, threads: int) -> Decoded:
     """By transformers' model, cache and attention; in prefill with the last logits only."""
     import torch  # noqa: PLC0415
