@@ -40,6 +40,8 @@ def _hccl_row(line: Line, path: str) -> KernelRow:
     in_network = bool(line.fields["production_profiler_us"].strip())
     place: Place = "in_network" if in_network else "isolated"
     measured_us = line.time_us("production_profiler_us" if in_network else "bench_us")
+    if line.fields["bench_us"].strip():
+        line.time_us("bench_us")  # checked where it is not used, too
     op = _HCCL.get(name.lower().replace("_", ""))
     spec = HcclCollective(op, group, size) if op and group > 1 else None
     return KernelRow(

@@ -135,6 +135,8 @@ def test_a_collective_prefers_the_time_in_the_network(tmp_path: Path) -> None:
     assert (both.measured_us, both.place) == (6.4, "in_network")
     assert (bench.measured_us, bench.place) == (30.4, "isolated")
     assert both.specs == (HcclCollective("all_gather", 8, 1024.0),)
+    with pytest.raises(InputError, match=r"csv:2: bench_us"):
+        rows_of(tmp_path, HCCL, "allGather,8,1024,-5.4,6.4,n,s")
 
 
 @pytest.mark.parametrize(
