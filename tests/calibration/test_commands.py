@@ -11,6 +11,8 @@ import pytest
 from calibration import compare
 from calibration.tables.own import shipped_kernels
 from hardware_models.hardware import load_hardware
+from hardware_models.ops import Combine, Dispatch
+from hardware_models.ops.alone import alone_us
 from twin.cli import run
 
 ROW_KEYS = {
@@ -71,6 +73,20 @@ def test_single_kernels_keep_their_accuracy_with_the_parameters_of_the_steps() -
         assert sum(errors) / len(errors) <= most
 
 
+@pytest.mark.parametrize("op", [Dispatch, Combine])
+def test_low_latency_exchanges_are_within_8_percent_and_grow_with_ep_and_tokens(
+    op: type[Dispatch] | type[Combine],
+) -> None:
+    die = load_hardware("a3-752t")
+    rows = [r for r in shipped_kernels() if r.hardware == die.name and r.kind == op.kind]
+    assert len(rows) == 2
+    assert all(abs(r.predicted_us(die) / r.measured_us - 1) <= 0.08 for r in rows)
+    by_ep = [alone_us(op(1024, ep, 7168), die) for ep in (8, 32, 128)]
+    by_tokens = [alone_us(op(8.0 * tokens, 32, 7168), die) for tokens in (16, 64, 128)]
+    for times in (by_ep, by_tokens):
+        assert times == sorted(set(times))
+
+
 def test_left_out_rows_are_covered_and_beat_both_baselines(fitted: Path) -> None:
     written = result(fitted)
     for total in written["coverage"]:
@@ -82,9 +98,12 @@ def test_left_out_rows_are_covered_and_beat_both_baselines(fitted: Path) -> None
 
 
 def test_the_fit_reproduces_the_shipped_parameters(fitted: Path) -> None:
-    again, shipped = load_hardware(str(fitted / "a3-752t.yaml")), load_hardware("a3-752t")
-    for parameter in shipped:
-        assert again[parameter.name] == pytest.approx(parameter.value, rel=0.02), parameter.name
+    for die in ("910b2", "a3-752t", "a3-560t"):
+        again, shipped = load_hardware(str(fitted / f"{die}.yaml")), load_hardware(die)
+        for parameter in shipped:
+            assert again[parameter.name] == pytest.approx(parameter.value, rel=0.02), parameter.name
+            assert again.parameter(parameter.name).evidence == parameter.evidence, parameter.name
+        assert again.fitted_shapes == shipped.fitted_shapes
 
 
 def test_the_fit_names_parameters_that_the_data_cannot_tell_apart(fitted: Path) -> None:
