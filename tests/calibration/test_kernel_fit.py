@@ -25,7 +25,7 @@ TARGETS = {
     ("a3-752t", "hccl_collective"): (0.15, 0.15),
     ("910b2", "mla_prolog"): (0.05, 0.05),
     ("910b2", "mla_attention"): (0.11, 0.11),
-    ("910b2", "grouped_matmul"): (0.112, 0.112),
+    ("910b2", "grouped_matmul"): (0.11, 0.11),
     ("910b2", "dynamic_quant"): (0.07, 0.07),
     ("910b2", "dequant_swiglu_quant"): (0.13, 0.13),
     ("910b2", "rms_norm"): (0.18, 0.12),
