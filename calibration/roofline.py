@@ -1,5 +1,7 @@
 """The plain roofline: bytes and MACs at nominal rates, nothing else.
 
+Only a collective's bytes keep their fitted cost: its protocols have no nominal rate.
+
 It is a baseline of the fit, and it tells a time in another unit from a fast kernel.
 """
 
