@@ -151,9 +151,9 @@ def print_kinds(console: Console, kinds: Sequence[KindFit]) -> None:
     console.print(table)
     console.print(
         "left out: each row predicted from the others; grouped: from rows of other scenarios or "
-        "shapes.  roofline: bytes at HBM's nominal rate or MACs at the cube's (a collective's bytes "
-        "at their fitted cost), times one efficiency from the other rows; neighbour: the time of "
-        "the nearest other row. "
+        "shapes.  roofline: bytes at HBM's nominal rate or MACs at the cube's (a collective's "
+        "bytes at their fitted cost), times one efficiency from the other rows; neighbour: the "
+        "time of the nearest other row. "
         f"*: {ENOUGH_ROWS} rows or more and no better than a baseline"
     )
     for die, share, count in coverage(kinds):
