@@ -69,11 +69,9 @@ class ClusterCase:
 
     def load(self) -> Schedule:
         """The schedule on these dies; experts get copies where they do not divide."""
-        schedule = load_schedule(self.schedule)
-        if self.ratio is None:
-            schedule = with_dies(schedule, self.dies)
-        else:
-            schedule = with_ratio(schedule, self.ratio, self.dies)
+        schedule = with_dies(load_schedule(self.schedule), self.dies)
+        if self.ratio is not None:
+            schedule = with_ratio(schedule, self.ratio)
         ranks = schedule.deployment.moe.ep
         experts = load_model(schedule.model).n_routed_experts
         moe = replace(schedule.moe, redundant_experts=-experts % ranks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
@@ -46,28 +47,37 @@ def with_dies(schedule: Schedule, total: int | None) -> Schedule:
     if total is None or total == deployment.total_dies:
         return schedule
     if deployment.is_afd:
-        return with_ratio(schedule, deployment.attention_ratio, total)
+        return _with_ffn_dies(schedule, total, _ffn_share(deployment))
     role = deployment.roles["colocated"]
     roles: dict[Role, RoleDeployment] = {"colocated": replace(role, dies=total, ep=total)}
     return replace(schedule, deployment=replace(deployment, roles=roles))
 
 
-def with_ratio(schedule: Schedule, ratio: int, total: int | None = None) -> Schedule:
+def with_ratio(schedule: Schedule, ratio: int) -> Schedule:
     """The AFD schedule with ``ratio`` attention dies for each FFN die, on the same dies.
 
     Raises:
         InputError: ``ratio`` + 1 does not divide the dies.
     """
+    return _with_ffn_dies(schedule, schedule.deployment.total_dies, Fraction(1, ratio + 1))
+
+
+def _ffn_share(deployment: Deployment) -> Fraction:
+    return Fraction(deployment.roles["ffn"].dies, deployment.total_dies)
+
+
+def _with_ffn_dies(schedule: Schedule, total: int, share: Fraction) -> Schedule:
+    """The AFD schedule on ``total`` dies, a ``share`` of them for the FFN."""
     deployment = schedule.deployment
-    dies = deployment.total_dies if total is None else total
-    ffn, rest = divmod(dies, ratio + 1)
-    if rest or not deployment.is_afd:
-        raise InputError("ratio", f"{ratio}:1", f"A:F whose parts divide {dies} dies of two roles")
+    ffn = total * share
+    if ffn.denominator != 1 or not deployment.is_afd:
+        ratio = f"{1 / share - 1}:1"
+        raise InputError("ratio", ratio, f"A:F whose parts divide {total} dies of two roles")
     roles = dict(deployment.roles)
-    roles["attention"] = replace(roles["attention"], dies=dies - ffn)
-    roles["ffn"] = replace(roles["ffn"], dies=ffn, ep=ffn)
+    roles["attention"] = replace(roles["attention"], dies=total - int(ffn))
+    roles["ffn"] = replace(roles["ffn"], dies=int(ffn), ep=int(ffn))
     # A prefetch of experts was sized for another expert count; keep its share of the weight.
-    scale = deployment.roles["ffn"].ep / ffn
+    scale = deployment.roles["ffn"].ep / int(ffn)
     prefetch = tuple(
         replace(p, bytes=round(p.bytes * scale)) if p.weight.endswith((".w13", ".w2")) else p
         for p in schedule.prefetch
@@ -78,7 +88,8 @@ def with_ratio(schedule: Schedule, ratio: int, total: int | None = None) -> Sche
 def with_micro_batches(schedule: Schedule, parts: int) -> Schedule:
     """The schedule with so many micro-batches, between the roles of AFD or in a prefill step."""
     if schedule.workload.is_prefill:
-        return replace(schedule, prefill=PrefillPlan(micro_batches=parts))
+        plan = schedule.prefill or PrefillPlan()
+        return replace(schedule, prefill=replace(plan, micro_batches=parts))
     afd = replace(schedule.deployment.afd or Afd(), micro_batches=parts)
     return replace(schedule, deployment=replace(schedule.deployment, afd=afd))
 

@@ -16,6 +16,14 @@ Drives = Literal[
     "ratio", "micro_batches", "transport", "cores", "vector_cores", "prefetch", "place",
     "super_kernel", "chunk", "sizes", "batch",
 ]  # fmt: skip
+_COMPANIONS: Mapping[str, tuple[str, ...]] = {
+    "cores": ("stage",),
+    "vector_cores": ("stage",),
+    "prefetch": ("weights", "role"),
+    "place": ("weights", "role"),
+    "sizes": ("sizes",),
+}
+"""What a knob says beside its levels, by what it drives."""
 PARALLEL_SIZES = ("attention_tp", "o_proj_tp", "dense_tp", "kvp", "lm_head_tp", "embed_tp")
 """Sizes of the role that holds attention, which overrides and knobs may change."""
 
@@ -54,6 +62,13 @@ class Knob:
         if any(isinstance(level, str) is not names for level in self.levels):
             raise InputError(f"{key}.levels", list(self.levels), "names" if names else "numbers")
         self._check_levels(f"{key}.levels")
+        known = _COMPANIONS.get(self.drives, ())
+        for companion in ("stage", "role", "weights", "sizes"):
+            given = getattr(self, companion)
+            if given is not None and companion not in known:
+                raise InputError(
+                    f"{key}.{companion}", given, f"nothing: {self.drives} has no {companion}"
+                )
         if self.drives in ("prefetch", "place") and not self.weights:
             raise InputError(f"{key}.weights", self.weights, "weights with the op before each")
         if self.drives in ("cores", "vector_cores") and self.stage is None:

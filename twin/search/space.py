@@ -33,6 +33,10 @@ DIES = "dies"
 """Name of the knob that a list of die counts adds to the space."""
 
 
+# A knob that sets what another one refines has to come first.
+_REFINED_BY: Mapping[Drives, Drives] = {"cores": "vector_cores", "prefetch": "place"}
+
+
 @dataclass(frozen=True)
 class Space:
     """All schedules that the knobs make of ``base``; the first knob varies slowest."""
@@ -103,22 +107,25 @@ class Space:
                 raise InputError(key, weight, f"weights of a {role} die: {sorted(held)}")
 
     def _check_overlaps(self) -> None:
-        """Refuse knobs that undo each other: two on the same cores or weight."""
-        owner: dict[tuple[str, ...], str] = {}
+        """Refuse knobs that undo each other: two for one thing, or the coarse one applied last."""
+        owner: dict[tuple[str, str], str] = {}
         for name, knob in self.knobs.items():
-            whole = (str(knob.drives), str(knob.stage), *(knob.sizes or ()))
-            things: list[tuple[str, ...]] = [
-                (str(knob.drives), str(knob.role), weight) for weight in knob.weights or {}
-            ]
-            things = things or [whole]
-            for thing in things:
-                if thing in owner:
-                    other = f"not what {owner[thing]} drives already: {thing[-1]}"
-                    raise InputError(f"search.knobs.{name}.drives", knob.drives, other)
-                owner[thing] = name
-            if knob.drives == "cores" and ("vector_cores", str(knob.stage)) in owner:
-                before = "before the vector_cores knob of its stage"
-                raise InputError(f"search.knobs.{name}.drives", knob.drives, before)
+            key = f"search.knobs.{name}.drives"
+            for thing in self._things(knob):
+                if (knob.drives, thing) in owner:
+                    other = f"not what {owner[knob.drives, thing]} drives already: {thing}"
+                    raise InputError(key, knob.drives, other)
+                owner[knob.drives, thing] = name
+                finer = _REFINED_BY.get(knob.drives)
+                if finer is not None and (finer, thing) in owner:
+                    raise InputError(key, knob.drives, f"before the {finer} knob of {thing}")
+
+    def _things(self, knob: Knob) -> list[str]:
+        """What a knob sets, each by a name."""
+        if knob.weights:
+            role = knob.role or self.base.deployment.attention_role
+            return [f"{weight} of a {role} die" for weight in knob.weights]
+        return list(knob.sizes or [knob.stage or knob.drives])
 
     def _check_drives(self, key: str, drives: str) -> None:
         is_afd, is_prefill = self.base.deployment.is_afd, self.base.workload.is_prefill

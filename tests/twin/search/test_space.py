@@ -28,6 +28,11 @@ DENSE = Knob(
     levels=(0, 0.5, 1),
     weights={"dense.0.gate_up": "attention.0.o_proj", "dense.1.down": "dense.1.all_gather"},
 )
+PLACE = Knob(
+    drives="place", levels=("attention.0.uv",), weights={"dense.0.gate_up": "attention.0.o_proj"}
+)
+SIZES = Knob(drives="sizes", levels=(1, 2), sizes=("o_proj_tp", "lm_head_tp"))
+BATCH = Knob(drives="batch", levels=(128, 256))
 RATIO = Knob(drives="ratio", levels=(1, 2, 3))
 PARTS = Knob(drives="micro_batches", levels=(1, 2))
 
@@ -166,8 +171,12 @@ def test_a_knob_of_the_other_kind_is_wrong_input(base: Schedule, knob: Knob, nam
     ("knobs", "message"),
     [
         ({"first": DENSE, "second": replace(DENSE, levels=(1,))}, "first drives already: dense"),
+        ({"first": DENSE, "second": replace(DENSE, role="colocated")}, "first drives already"),
         ({"first": CORES, "second": CORES}, "first drives already: stage2"),
         ({"first": replace(CORES, drives="vector_cores"), "second": CORES}, "before the vector"),
+        ({"first": PLACE, "second": DENSE}, "before the place knob of dense.0.gate_up"),
+        ({"first": SIZES, "second": replace(SIZES, sizes=("lm_head_tp",))}, "already: lm_head_tp"),
+        ({"first": BATCH, "second": BATCH}, "first drives already: batch"),
     ],
 )
 def test_knobs_that_undo_each_other_are_refused(knobs: dict[str, Knob], message: str) -> None:
@@ -207,3 +216,30 @@ def test_every_new_knob_changes_what_it_says() -> None:
     before = {p.weight: p.after for p in COLOCATED.prefetch}
     assert {w for w in moved if moved[w] != before[w]} == {"attention.1.q_b"}
     assert moved["attention.1.q_b"] == "dense.0.swiglu"
+
+
+@pytest.mark.parametrize(
+    ("knob", "name"),
+    [
+        (replace(RATIO, stage="stage2"), "stage"),
+        (replace(BATCH, weights={"dense.0.down": "attention.0.uv"}), "weights"),
+        (replace(CORES, role="colocated"), "role"),
+        (replace(DENSE, sizes=("o_proj_tp",)), "sizes"),
+    ],
+)
+def test_companions_that_a_knob_has_no_use_for_are_refused(knob: Knob, name: str) -> None:
+    with pytest.raises(InputError, match=rf"search.knobs.mine.{name}"):
+        knob.check("mine")
+
+
+def test_other_dies_keep_any_ratio_of_the_roles() -> None:
+    uneven = with_dies(with_ratio(AFD, 3), 112)
+    roles = {
+        "attention": replace(uneven.deployment.roles["attention"], dies=80),
+        "ffn": replace(uneven.deployment.roles["ffn"], dies=32, ep=32),
+    }
+    uneven = replace(uneven, deployment=replace(uneven.deployment, roles=roles))
+    tripled = with_dies(uneven, 336).deployment.roles
+    assert (tripled["attention"].dies, tripled["ffn"].dies) == (240, 96)
+    with pytest.raises(InputError, match=r"5/2:1"):
+        with_dies(uneven, 128)
