@@ -21,6 +21,7 @@ from runtime_npu.lower.check import all_differences
 from runtime_npu.lower.listing import TITLE, listing, outside_and_first
 from runtime_npu.lower.lowered import LoweredOp
 from runtime_npu.parallel.groups import place_of
+from runtime_npu.plan import check_supported
 from runtime_npu.record import OpRecord
 from runtime_npu.standins.process import run_on_standins
 from twin.cli import run as run_command
@@ -33,10 +34,6 @@ from twin.validate import validate_schedule
 
 COMMAND = "runtime_npu.dryrun"
 Mode = Literal["ge_graph", "npugraph_ex"]
-
-
-AFD = (None, "sdma_pairs")
-"""Transports that are lowered; ``None``: the roles are colocated."""
 
 
 class DifferenceError(TwinError):
@@ -102,14 +99,13 @@ def dry_run(options: DryrunOptions, folder: Path) -> DryRun:
 
 
 def _check_lowered(schedule: Schedule, source: str) -> None:
-    """Refuse by name what is not lowered, instead of leaving it out."""
+    """Refuse by name what is not lowered: all that no run executes, and more."""
+    check_supported(schedule, source)
     deployment = schedule.deployment
     for field, value, allowed in (
         ("workload.phase", schedule.workload.phase, ("decode",)),
-        ("deployment.afd.transport", deployment.afd and deployment.afd.transport, AFD),
         ("deployment.quantisation", deployment.quantisation, ("bf16", "w8a8")),
         ("deployment.graph_mode", deployment.graph_mode, ("ge_graph", "npugraph_ex")),
-        ("moe.redundant_experts", schedule.moe.redundant_experts, (0,)),
     ):
         if value not in allowed:
             said = " or ".join(str(item) for item in allowed)

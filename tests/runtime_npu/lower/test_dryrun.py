@@ -96,16 +96,25 @@ def test_both_roles_of_the_recipes_afd_are_lowered_as_scheduled(
         assert (transfer["stream"], transfer["group"]) == ("link", f"rank {peer}")
 
 
-def test_transports_that_are_not_lowered_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"afd": Afd(transport="camp2p")}, "deployment.afd.transport"),
+        ({"afd": Afd(micro_batches=2), "attention_tp": 8}, "deployment.afd.micro_batches"),
+    ],
+)
+def test_what_no_run_executes_is_not_lowered_either(
+    changed: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schedule = load_schedule("recipe_afd")
-    afd = replace(Afd(), transport="camp2p")
-    deployment = replace(schedule.deployment, afd=afd)
+    attention = schedule.deployment.attention
+    sizes = {name: size for name, size in changed.items() if name != "afd"}
+    roles = {**schedule.deployment.roles, "attention": replace(attention, **sizes)}
+    deployment = replace(schedule.deployment, afd=changed["afd"], roles=roles)
     path = tmp_path / "schedule.yaml"
     save_schedule(replace(schedule, deployment=deployment), path)
     assert command(f"schedule={path}", f"output={tmp_path}/run") == 2
-    assert "deployment.afd.transport" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.nightly
