@@ -41,7 +41,8 @@ def split_heads() -> Schedule:
 def afd(
     ratio: int, dies: int, micro_batches: int = 1, transport: Transport = "sdma_pairs"
 ) -> Schedule:
-    schedule = with_ratio(with_transport(load_schedule("recipe_afd"), transport), ratio, dies)
+    recipe = with_transport(load_schedule("recipe_afd"), transport)
+    schedule = with_ratio(with_dies(recipe, dies), ratio)
     deployment = schedule.deployment
     assert deployment.afd is not None
     cut = replace(deployment.afd, micro_batches=micro_batches)

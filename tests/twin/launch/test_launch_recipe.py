@@ -22,7 +22,7 @@ from twin.launch.spelling import spelled
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
-from twin.search.changes import with_core_split, with_ratio
+from twin.search.changes import with_core_split, with_dies, with_ratio
 
 MODEL = load_model("longcat-flash-560b")
 HARDWARE = load_hardware("a3-752t")
@@ -244,7 +244,7 @@ def test_what_cannot_be_said_is_listed_with_the_nearest_choice() -> None:
 def test_dies_that_the_experts_do_not_divide_over_stay_unused() -> None:
     afd = load_schedule("recipe_afd")
     workload = replace(afd.workload, global_batch=384)
-    found = _listed(with_ratio(replace(afd, workload=workload), 2, 192))
+    found = _listed(with_ratio(with_dies(replace(afd, workload=workload), 192), 2))
     assert found["deployment.roles"] == ("128 attention + 64 ffn", "64 attention + 64 ffn")
 
 
