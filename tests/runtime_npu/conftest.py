@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import register_random
 from layouts import SPECS as SPLIT_SPECS
 from oracle import SPECS, oracle, oracle_run, prompts_of, write
 from rank_pool import MOST_RANKS, RankPool
@@ -20,6 +21,29 @@ MODELS = {**SPECS, **SPLIT_SPECS}
 def _one_thread() -> None:
     # Tiny tensors gain nothing from more, and threads of parallel tests would wait for each other.
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    # Chance that a test forgot to seed would fail one run in many, and not the one after it.
+    torch.manual_seed(0)
+
+
+class _TorchChance:
+    """torch's generator as hypothesis sees Python's own: the same at the start of each example."""
+
+    def seed(self, value: int) -> None:
+        torch.manual_seed(value)
+
+    def getstate(self) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def setstate(self, state: torch.Tensor) -> None:
+        torch.set_rng_state(state)
+
+
+_CHANCE = _TorchChance()  # hypothesis keeps no reference of its own
+register_random(_CHANCE)
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,9 @@ def test_grouped_ops_equal_the_plain_ones_expert_by_expert(counts: list[int], se
         integers(len(counts), 2 * width, hidden, seed=1),
         integers(len(counts), 5, width, seed=2),
     )
-    w13_scale, w2_scale = torch.rand(len(counts), 2 * width), torch.rand(len(counts), 5)
+    generator = torch.Generator().manual_seed(seed)
+    w13_scale = torch.rand(len(counts), 2 * width, generator=generator)
+    w2_scale = torch.rand(len(counts), 5, generator=generator)
     each = torch.tensor(counts)
     both = BACKEND.grouped_int_matmul(rows.values, w13, each)
     inner = BACKEND.dequant_swiglu_quant(both, rows.scale, w13_scale, each)
@@ -94,7 +96,9 @@ def test_grouped_ops_equal_the_plain_ones_expert_by_expert(counts: list[int], se
         gate, up = gate_up.chunk(2, -1)
         wanted = torch.nn.functional.silu(gate) * up
         restored = inner.values[own].double() * inner.scale[own, None].double()
-        assert ((restored - wanted).abs() <= 0.51 * inner.scale[own, None]).all()
+        # Where SiLU leaves float32's normal range the op may flush it to zero: `up` times that.
+        flushed = up.abs() * torch.finfo(torch.float32).tiny
+        assert ((restored - wanted).abs() <= 0.51 * inner.scale[own, None] + flushed).all()
         exact = restored @ (w2[expert].double() * w2_scale[expert, :, None].double()).T
         assert torch.allclose(out[own].double(), exact, rtol=1e-5, atol=1e-5)
         start += count
