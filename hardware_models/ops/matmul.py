@@ -45,7 +45,7 @@ class MatMul(OpSpec):
     232 MB weights in network on A3).  A weight laid out ``nd`` is drawn ``matmul_nd_factor``
     times slower than an ``nz`` one.  Source: catlass tiling cases of 20 x 16384 x 6144 in fp16
     on 20 cores, 181.4 us in NZ and 238.8 us row by row with the same tile, 139.6 us with the
-    best NZ tile; library kernels in network on A3 differ by about 1.16.
+    best NZ tile; library kernels in network on A3 differ by about 1.1.
     """
 
     kind: ClassVar[str] = "matmul"
