@@ -112,10 +112,13 @@ class Packer:
 
     def follow(self, step: Step, following: Sequence[Sequence[int]], parts: Sequence[Part]) -> Step:
         """The same rows for an MTP pass, in one batch, with the token ``following`` each."""
+        batch, tp = _joined(step.batches), self._layout.deployment.attention.attention_tp
+        if tp > 1 and len(step.batches) > 1:
+            batch = _row_by_row(batch, _gathered(step.heights, tp))
         return replace(
             step,
             tokens=self._embedded(following, parts),
-            batches=(_joined(step.batches),),
+            batches=(batch,),
             heights=(sum(step.heights),),
         )
 
@@ -172,4 +175,39 @@ def _joined(batches: Sequence[Batch]) -> Batch:
         phase=batches[0].phase,
         rows=tuple(count for batch in batches for count in batch.rows),
         kv_lengths=tuple(length for batch in batches for length in batch.kv_lengths),
+    )
+
+
+def _gathered(heights: Sequence[int], dies: int) -> list[int]:
+    """Which row of the joined micro-batches each row of their attention group is, die by die.
+
+    A die holds ``heights`` rows of the micro-batches, one behind the other.
+    """
+    starts = [dies * sum(heights[:part]) for part in range(len(heights))]
+    return [
+        start + die * height + row
+        for die in range(dies)
+        for start, height in zip(starts, heights, strict=True)
+        for row in range(height)
+    ]
+
+
+def _row_by_row(batch: Batch, order: Sequence[int]) -> Batch:
+    """The rows of a decode batch in another order, which need not keep sequences together.
+
+    So each row is a sequence of its own: its KV lengths end with the row itself.
+    """
+    own = [
+        (sequence, max(0, length - count + row + 1))
+        for sequence, (count, length) in enumerate(zip(batch.rows, batch.kv_lengths, strict=True))
+        for row in range(count)
+    ]
+    at = torch.tensor(order)
+    return replace(
+        batch,
+        slots=batch.slots[at],
+        rope=Rope(batch.rope.cos[at], batch.rope.sin[at]),
+        block_table=batch.block_table[torch.tensor([own[row][0] for row in order])],
+        rows=(1,) * len(order),
+        kv_lengths=tuple(own[row][1] for row in order),
     )

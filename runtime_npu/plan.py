@@ -111,15 +111,12 @@ def check_supported(schedule: Schedule, source: str) -> None:
     Raises:
         InputError: names the field, its value and what is supported.
     """
-    deployment, afd = schedule.deployment, schedule.deployment.afd
+    afd = schedule.deployment.afd
 
     def require(field: str, value: object, executed: object) -> None:
         if value != executed:
             raise InputError(field, value, f"{executed} (what the runtime executes)", source)
 
     require("moe.redundant_experts", schedule.moe.redundant_experts, 0)
-    if afd is None:
-        return
-    require("deployment.afd.transport", afd.transport, "sdma_pairs")
-    if schedule.workload.next_n and deployment.attention.attention_tp > 1:
-        require("deployment.afd.micro_batches", afd.micro_batches, 1)
+    if afd is not None:
+        require("deployment.afd.transport", afd.transport, "sdma_pairs")

@@ -124,6 +124,7 @@ LAYOUTS = {
     "afd 2:1, 2 micro-batches": afd(2, 1, 2),
     "afd 2:2, 2 micro-batches, recipe": afd(2, 2, 2, o_proj_tp=2, dense_tp=2, lm_head_tp=2),
     "afd 2:1, attention_tp2": afd(2, 1, 1, attention_tp=2, o_proj_tp=2, dense_tp=2, embed_tp=2),
+    "afd 2:1, attention_tp2, 2 micro-batches": afd(2, 1, 2, attention_tp=2, o_proj_tp=2),
     "afd 2:2, kvp2": afd(2, 2, 2, kvp=2, o_proj_tp=2, dense_tp=2),
     "afd 3:1": afd(3, 1),
     "afd 3:1, 2 micro-batches": afd(3, 1, 2),

@@ -16,7 +16,12 @@ from runtime_npu.weights import Contents
 Runner = Callable[[Job], list[Report]]
 SPEC = SPECS["split_small_vocabulary"]
 PROMPTS = tuple(tuple(prompt) for prompt in prompts_of(SPEC, (5, 1, 9, 3, 2)))
-QUICK = ("attention_tp2 of 4, all", "afd 2:1, 2 micro-batches", "recipe halves")
+QUICK = (
+    "attention_tp2 of 4, all",
+    "afd 2:1, attention_tp2, 2 micro-batches",
+    "afd 2:1, 2 micro-batches",
+    "recipe halves",
+)
 WITH_MTP = [name for name, deployment in LAYOUTS.items() if deployment.attention.kvp == 1]
 
 

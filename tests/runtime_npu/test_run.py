@@ -22,7 +22,7 @@ from runtime_npu.random_checkpoint import make_checkpoint
 from runtime_npu.record import Event
 from runtime_npu.run import main
 from twin.cli import run as run_command
-from twin.deployment import Afd, RoleDeployment
+from twin.deployment import Afd
 from twin.models import load_model
 from twin.schedule import MoePlan, Schedule
 from twin.schedule_io import save_schedule
@@ -220,15 +220,6 @@ def _with(schedule: Schedule, **changes: object) -> Schedule:
 
 
 UNSUPPORTED = {
-    "deployment.afd.micro_batches": _with(
-        TWO_STREAMS,
-        workload__next_n=1,
-        deployment__afd=Afd(micro_batches=2),
-        deployment__roles={
-            "attention": RoleDeployment(dies=2, attention_tp=2, o_proj_tp=2),
-            "ffn": RoleDeployment(dies=1),
-        },
-    ),
     "deployment.afd.transport": _with(TWO_STREAMS, deployment__afd=Afd(transport="direct")),
     "moe.redundant_experts": _with(TWO_STREAMS, moe=MoePlan(redundant_experts=1)),
 }
