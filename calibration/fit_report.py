@@ -28,18 +28,23 @@ def mean_median(errors: Sequence[float]) -> dict[str, float]:
 
 def beats_baselines(fit: KindFit) -> bool:
     """Whether left-out rows are predicted better on average than by either baseline."""
-    baselines = (mean_median(fit.roofline), mean_median(fit.neighbour))
+    baselines = [mean_median(errors) for errors in (fit.roofline, fit.neighbour) if errors]
     own = mean_median(fit.left_out)["mean_abs_error"]
     return own < min(baseline["mean_abs_error"] for baseline in baselines)
 
 
 def coverage(kinds: Sequence[KindFit]) -> list[tuple[str, float, int]]:
-    """For each die: the share of left-out rows that their 80% intervals cover, and their count."""
+    """For each die: the share of left-out rows that their 80% intervals cover, and their count.
+
+    Kinds of one row are left out: no other row sets their interval.
+    """
     totals = []
     for die in sorted({fit.hardware for fit in kinds}):
-        own = [fit for fit in kinds if fit.hardware == die]
-        count = sum(len(fit.rows) for fit in own)
-        totals.append((die, sum(fit.coverage * len(fit.rows) for fit in own) / count, count))
+        own = [(fit.coverage, len(fit.rows)) for fit in kinds if fit.hardware == die]
+        checked = [(share, count) for share, count in own if share is not None]
+        count = sum(count for _, count in checked)
+        if count:
+            totals.append((die, sum(share * rows for share, rows in checked) / count, count))
     return totals
 
 
@@ -108,7 +113,7 @@ def _kind_payload(fit: KindFit) -> dict[str, object]:
         "left_out": mean_median(fit.left_out),
         "grouped": mean_median(fit.grouped),
         "roofline": mean_median(fit.roofline),
-        "neighbour": mean_median(fit.neighbour),
+        "neighbour": mean_median(fit.neighbour) if fit.neighbour else None,
         "beats_baselines": beats_baselines(fit),
         "coverage": fit.coverage,
         "spread": fit.spread,
@@ -146,7 +151,7 @@ def print_kinds(console: Console, kinds: Sequence[KindFit]) -> None:
             fit.kind + mark,
             str(len(fit.rows)),
             *(_percent(errors) for errors in series),
-            f"{fit.coverage:.0%}",
+            "-" if fit.coverage is None else f"{fit.coverage:.0%}",
         )
     console.print(table)
     console.print(
@@ -166,6 +171,8 @@ def print_kinds(console: Console, kinds: Sequence[KindFit]) -> None:
 
 
 def _percent(errors: Sequence[float]) -> str:
+    if not errors:
+        return "-"
     line = mean_median(errors)
     return f"{100 * line['mean_abs_error']:.1f} / {100 * line['median_abs_error']:.1f}"
 

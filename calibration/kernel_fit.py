@@ -69,7 +69,7 @@ class KindFit:
     roofline: tuple[float, ...]
     neighbour: tuple[float, ...]
     spread: float
-    coverage: float
+    coverage: float | None
     degenerate: tuple[tuple[str, str, float], ...]
     correlation: Correlation
 
@@ -233,10 +233,13 @@ def quantile_80(errors: Sequence[float]) -> float:
     return ranked[rank - 1]
 
 
-def spread_of(errors: Sequence[float]) -> tuple[float, float]:
-    """Half-width of the 80% interval, and how many rows it covers when each sets it not."""
+def spread_of(errors: Sequence[float]) -> tuple[float, float | None]:
+    """Half-width of the 80% interval, and the share of rows that it covers when each sets it not.
+
+    One row alone sets an interval that nothing can check: its share is None.
+    """
     if len(errors) < 2:
-        return max(quantile_80(errors), _LEAST_SPREAD), 1.0
+        return max(quantile_80(errors), _LEAST_SPREAD), None
     inside = [
         quantile_80([error]) <= quantile_80([*errors[:i], *errors[i + 1 :]])
         for i, error in enumerate(errors)
@@ -258,7 +261,12 @@ def _roofline(rows: Sequence[KernelRow], hardware: Hardware) -> tuple[float, ...
 
 
 def _neighbour(rows: Sequence[KernelRow]) -> tuple[float, ...]:
-    """Baseline: the time of the nearest other row, by the logarithms of its numbers."""
+    """Baseline: the time of the nearest other row, by the logarithms of its numbers.
+
+    Empty where there is no other row.
+    """
+    if len(rows) < 2:
+        return ()
     points = [numbers(row.specs[-1]) for row in rows]
 
     def distance(a: Mapping[str, float], b: Mapping[str, float]) -> float:
@@ -267,9 +275,6 @@ def _neighbour(rows: Sequence[KernelRow]) -> tuple[float, ...]:
     errors = []
     for i, row in enumerate(rows):
         others = [j for j in range(len(rows)) if j != i]
-        if not others:
-            errors.append(0.0)
-            continue
         nearest = min(others, key=lambda j: distance(points[i], points[j]))
         errors.append(_error(rows[nearest].measured_us, row))
     return tuple(errors)
