@@ -91,7 +91,8 @@ def test_the_spread_is_the_80_percent_quantile_of_the_errors() -> None:
     errors = [0.01 * i for i in range(1, 20)]
     spread, coverage = spread_of(errors)
     assert 0.14 < spread < 0.18
-    assert coverage is not None and 0.75 <= coverage <= 0.9
+    assert coverage is not None
+    assert 0.75 <= coverage <= 0.9
 
 
 def test_nothing_covers_a_row_that_stands_alone() -> None:
