@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from rich.table import Table
 from hardware_models.errors import InputError
 from twin.choices import HardwareChoice
 from twin.cli import run
+from twin.cluster.export import check_dies, export_sample
 from twin.cluster.options import ClusterOptions, ExpertLoad, Jitter, KvLengths, Placement
 from twin.cluster.run import ClusterSimulation, Sample
 from twin.cluster.summary import ClusterSummary, summarise
 from twin.engine.compiled import warm_up
 from twin.engine.options import EngineOptions, UnfinishedPrefetch
 from twin.given import load_given
+from twin.report.ascend import check_export
 from twin.report.table import console
 from twin.results import write_result, write_timing
 from twin.schedule import Schedule
@@ -44,6 +47,8 @@ class ClusterConfig:
     seed: int
     contention: bool
     unfinished_prefetch: UnfinishedPrefetch
+    export: str | None
+    export_dies: tuple[int, ...] | None
 
     def check(self) -> None:
         """Refuse numbers out of range, before anything is simulated.
@@ -57,6 +62,10 @@ class ClusterConfig:
             raise InputError("seed", self.seed, "a whole number from 0")
         if self.layers is not None and self.layers < 1:
             raise InputError("layers", self.layers, "a whole number from 1, or null for all")
+        if self.export is not None:
+            check_export(self.export)
+        elif self.export_dies is not None:
+            raise InputError("export_dies", list(self.export_dies), "null without export=")
 
     @property
     def options(self) -> ClusterOptions:
@@ -82,8 +91,11 @@ def main(config: ClusterConfig, folder: Path) -> None:
     simulation = ClusterSimulation(
         schedule, given.model, given.hardware, config.options, layers=config.layers
     )
+    exported = check_dies(config.export_dies, simulation.cluster.dies)
     ready = time.perf_counter()
     summary = _simulated(config, simulation)
+    if config.export is not None:
+        _export(Path(config.export), config, simulation, exported)
     wall_s = time.perf_counter() - began
     payload = _payload(config, schedule, summary)
     write_result(folder, "twin.cluster", config.seed, payload, PACKAGES)
@@ -94,12 +106,20 @@ def main(config: ClusterConfig, folder: Path) -> None:
     write_timing(folder, wall_s, rates)
     _print(config, schedule, summary)
     console().print(f"result.json in {folder}")
+    if config.export is not None:
+        console().print(
+            f"profile of {len(exported)} of {summary.dies} simulated dies, seed {config.seed}, "
+            f"in {config.export}"
+        )
+
+
+def _options(config: ClusterConfig) -> EngineOptions:
+    return EngineOptions(
+        contention=config.contention, unfinished_prefetch=config.unfinished_prefetch
+    )
 
 
 def _simulated(config: ClusterConfig, simulation: ClusterSimulation) -> ClusterSummary:
-    options = EngineOptions(
-        contention=config.contention, unfinished_prefetch=config.unfinished_prefetch
-    )
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -115,7 +135,25 @@ def _simulated(config: ClusterConfig, simulation: ClusterSimulation) -> ClusterS
             progress.update(task, advance=1)
 
         seeds = range(config.seed, config.seed + config.seeds)
-        return summarise(simulation, seeds, options, heard)
+        return summarise(simulation, seeds, _options(config), heard)
+
+
+def _export(
+    folder: Path, config: ClusterConfig, simulation: ClusterSimulation, dies: Sequence[int]
+) -> None:
+    """The step of the first seed as profiles, with a bar over the dies."""
+    sample = simulation.run(config.seed, _options(config))
+    about: dict[str, object] = {
+        "schedule": Path(config.schedule).name,
+        "hardware": simulation.cluster.hardware.name,
+        "layers": config.layers,
+        "seed": config.seed,
+    }
+    columns = (TextColumn("exporting dies"), BarColumn(), MofNCompleteColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("export", total=len(dies))
+        export_sample(folder, simulation, sample, dies, about, lambda: progress.advance(task))
 
 
 def _payload(

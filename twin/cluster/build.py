@@ -79,29 +79,32 @@ class Cluster:
         This is for errors and for the reference engine: large clusters take seconds and
         gigabytes.
         """
-        g, count, width = self.flat.arrays, len(self.template.ops), len(self.template.dies)
-        ops = []
-        for copy in range(self.copies):
-            for op in self.template.ops:
-                index = copy * count + op.index
-                group = int(g.ops["group"][index])
-                ops.append(
-                    replace(
-                        op,
-                        index=index,
-                        die=copy * width + op.die,
-                        deps=tuple(copy * count + dep for dep in op.deps),
-                        rendezvous=None if group == NONE else f"{op.name} group {group}",
-                        peer=None if op.peer is None else copy * width + op.peer,
-                        demand=self._demand(op, index),
-                    )
-                )
-        dies = tuple(
-            Die(copy * width + die.index, die.role)
-            for copy in range(self.copies)
-            for die in self.template.dies
-        )
+        ops = [self._op(copy, op) for copy in range(self.copies) for op in self.template.ops]
+        dies = tuple(self.die(number) for number in range(self.dies))
         return replace(self.template, ops=tuple(ops), dies=dies, period_marks=())
+
+    def die(self, number: int) -> Die:
+        """A die of the cluster by its number."""
+        return Die(number, self.template.dies[number % len(self.template.dies)].role)
+
+    def ops_of(self, die: int) -> list[Op]:
+        """The ops of one die, as :meth:`step_graph` has them."""
+        copy, own = divmod(die, len(self.template.dies))
+        return [self._op(copy, op) for op in self.template.ops if op.die == own]
+
+    def _op(self, copy: int, op: Op) -> Op:
+        count, width = len(self.template.ops), len(self.template.dies)
+        index = copy * count + op.index
+        group = int(self.flat.arrays.ops["group"][index])
+        return replace(
+            op,
+            index=index,
+            die=copy * width + op.die,
+            deps=tuple(copy * count + dep for dep in op.deps),
+            rendezvous=None if group == NONE else f"{op.name} group {group}",
+            peer=None if op.peer is None else copy * width + op.peer,
+            demand=self._demand(op, index),
+        )
 
     def _demand(self, op: Op, index: int) -> Demand:
         g = self.flat.arrays

@@ -11,18 +11,18 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hardware_models.errors import InputError
-from twin.engine.timeline import Timeline
-from twin.graph.step_graph import StepGraph
+from twin.engine.timeline import OpRecord, Timeline
+from twin.graph.step_graph import Die, Op, StepGraph
 from twin.report.ascend_launches import (
     FIRST_STREAM,
     STEP,
+    CollectiveNames,
     Launch,
-    collective_names,
     decimal,
     launches_of,
     on_cores,
@@ -37,7 +37,7 @@ from twin.report.ascend_rows import (
 )
 from twin.report.ascend_trace import Origin, ascend_events
 from twin.report.spans import Span, common, length_us, union
-from twin.report.trace import streams_of
+from twin.report.trace import in_display_order
 from twin.results import write_json, write_text
 
 _HEADER = (
@@ -78,14 +78,35 @@ def write_ascend(
     Raises:
         InputError: a file cannot be written.
     """
-    names = collective_names(graph)
+    writer = AscendWriter(folder, about, origin)
+    records = dict(enumerate(timeline.records))
     for die in graph.dies:
-        launches = launches_of(graph, timeline, die.index, names)
-        rank = folder / f"die{die.index}_{origin}_ascend_pt"
+        writer.write(die, [op for op in graph.ops if op.die == die.index], records)
+    return folder
+
+
+class AscendWriter:
+    """Writes ranks' folders one by one; the members of a collective share its name over them."""
+
+    def __init__(self, folder: Path, about: dict[str, object], origin: Origin) -> None:
+        self._folder = folder
+        self._about = about
+        self._origin: Origin = origin
+        self._names = CollectiveNames()
+
+    def write(self, die: Die, ops: Sequence[Op], records: Mapping[int, OpRecord]) -> None:
+        """Write the folder of a die, whose ``ops`` have these records by their index.
+
+        Raises:
+            InputError: a file cannot be written.
+        """
+        origin, number = self._origin, die.index
+        streams = in_display_order(op.stream for op in ops)
+        launches = launches_of(ops, records, streams, self._names)
+        rank = self._folder / f"die{number}_{origin}_ascend_pt"
         output = rank / "ASCEND_PROFILER_OUTPUT"
-        mark = {origin: True, **about, "die": die.index, "role": die.role}
-        streams = streams_of(graph, die.index)
-        write_json(rank / f"profiler_info_{die.index}.json", {"rank_id": die.index, **mark})
+        mark = {origin: True, **self._about, "die": number, "role": die.role}
+        write_json(rank / f"profiler_info_{number}.json", {"rank_id": number, **mark})
         write_json(rank / "profiler_metadata.json", mark)
         extra = {
             "streams": {str(FIRST_STREAM + i): name for i, name in enumerate(streams)},
@@ -96,9 +117,8 @@ def write_ascend(
         write_text(output / "op_statistic.csv", _op_statistic(launches))
         write_text(output / "step_trace_time.csv", _step_trace(launches))
         write_json(output / "communication.json", _communication(launches))
-        events = ascend_events(launches, die.index, streams, origin)
+        events = ascend_events(launches, number, streams, origin)
         write_json(output / "trace_view.json", events, indent=None)
-    return folder
 
 
 def _kernel_details(launches: Sequence[Launch]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from twin.engine.timeline import OpRecord, Timeline
-from twin.graph.step_graph import Op, StepGraph
+from twin.engine.timeline import OpRecord
+from twin.graph.step_graph import Op
 from twin.report.ascend_rows import collective_of, is_kernel
-from twin.report.trace import streams_of
 
 STEP = "1"
 """The number of the one step that is simulated."""
@@ -33,36 +33,44 @@ class Launch:
         return self.record.end_us - self.record.start_us
 
 
-def collective_names(graph: StepGraph) -> dict[int, str]:
-    """``hcom_allGather__000_N_1`` by op; the members of one collective share a name."""
-    numbers: dict[str, int] = {}
-    names = {}
-    for op in graph.ops:
-        if title := collective_of(op.spec):
-            key = op.rendezvous or f"{op.die} {op.name}"
-            number = numbers.setdefault(key, len(numbers))
-            names[op.index] = f"{title}__000_{number}_1"
-    return names
+class CollectiveNames:
+    """``hcom_allGather__000_N_1`` by op; the members of one collective share a name.
+
+    N counts collectives in the order in which they are asked for.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of(self, op: Op) -> str:
+        """The name of an op's collective; empty where it is none."""
+        title = collective_of(op.spec)
+        if not title:
+            return ""
+        key = op.rendezvous or f"{op.die} {op.name}"
+        number = self._numbers.setdefault(key, len(self._numbers))
+        return f"{title}__000_{number}_1"
 
 
 def launches_of(
-    graph: StepGraph, timeline: Timeline, die: int, names: dict[int, str]
+    ops: Sequence[Op],
+    records: Mapping[int, OpRecord],
+    streams: Sequence[str],
+    names: CollectiveNames,
 ) -> list[Launch]:
-    """A die's ops by start; the wait is the time since its stream's last op ended."""
-    numbers = {name: FIRST_STREAM + i for i, name in enumerate(streams_of(graph, die))}
+    """A die's ops by start; the wait is the time since its stream's last op ended.
+
+    ``records`` holds those of the ops by their index.
+    """
+    numbers = {name: FIRST_STREAM + i for i, name in enumerate(streams)}
+    named = {op.index: names.of(op) for op in ops}
     ends: dict[str, float] = {}
     found = []
-    records = timeline.records
-    mine = sorted(
-        (op for op in graph.ops if op.die == die),
-        key=lambda op: (records[op.index].start_us, op.index),
-    )
-    for op in mine:
+    for op in sorted(ops, key=lambda op: (records[op.index].start_us, op.index)):
         record = records[op.index]
         wait_us = max(0.0, record.start_us - ends.get(op.stream, record.start_us))
         ends[op.stream] = record.end_us
-        name = names.get(op.index, "")
-        found.append(Launch(op, record, numbers[op.stream], name, wait_us))
+        found.append(Launch(op, record, numbers[op.stream], named[op.index], wait_us))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from twin.engine.observer import Counters
@@ -32,8 +33,12 @@ def write_trace(
 
 def streams_of(graph: StepGraph, die: int) -> list[str]:
     """The streams of a die in display order."""
-    found = {op.stream for op in graph.ops if op.die == die}
-    return sorted(found, key=lambda name: (_FIRST.index(name.partition(".")[0]), name))
+    return in_display_order(op.stream for op in graph.ops if op.die == die)
+
+
+def in_display_order(streams: Iterable[str]) -> list[str]:
+    """Each stream once."""
+    return sorted(set(streams), key=lambda name: (_FIRST.index(name.partition(".")[0]), name))
 
 
 def _names(graph: StepGraph) -> list[Event]:
