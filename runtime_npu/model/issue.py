@@ -14,7 +14,7 @@ from hardware_models.errors import InputError
 from runtime_npu.backends.base import Backend
 from runtime_npu.model.pieces import Pieces
 from runtime_npu.plan import PLAIN, Lane, LayerPlan
-from runtime_npu.record import Event
+from runtime_npu.record import MAIN_STREAM, Event
 from twin.graph.role_writer import Pass
 from twin.names import HOST_STREAM, parse_weight
 from twin.schedule import CoreLimit, Prefetch
@@ -128,30 +128,43 @@ class ChainIssuer(Issuer):
     """Issues a prefill layer's ops as one chain: each waits for the one before it.
 
     Exchanges run on the stream ``exchanges``, where those of one micro-batch may overlap what
-    the others compute.
+    the others compute.  Where the chain stays on its stream, the stream's order is the wait.
     """
 
     def __init__(self, backend: Backend, prefix: str, exchanges: str) -> None:
         super().__init__(backend, prefix, PLAIN, no_weight)
         self._exchanges = exchanges
-        self._last: Event | None = None
+        self._elsewhere: Event | None = None
 
     @override
     def __call__(self, op: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._last is not None:
-            self.backend.wait(self._last)
-        output = super().__call__(op, call, *args, **kwargs)
-        self._last = self.backend.signal()
-        return output
+        if self._elsewhere is not None:
+            self.backend.wait(self._elsewhere)
+            self._elsewhere = None
+        return super().__call__(op, call, *args, **kwargs)
 
     @override
     def exchange(
         self, op: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> Pieces[R]:
-        with self.backend.stream(self._exchanges):
+        with self._goes_to(self._exchanges):
             output = self(op, call, *args, **kwargs)
         yield
         return output
+
+    @override
+    def host_read(self, op: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._goes_to(HOST_STREAM):
+            return self(op, call, *args, **kwargs)
+
+    @contextmanager
+    def _goes_to(self, stream: str) -> Iterator[None]:
+        """The chain's next op is on ``stream``; the one behind it waits for that."""
+        if self._elsewhere is None and stream != MAIN_STREAM:
+            self._elsewhere = self.backend.signal()
+        with self.backend.stream(stream):
+            yield
+            self._elsewhere = self.backend.signal()
 
 
 def layer_weight(
