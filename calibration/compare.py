@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.table import Table
 
 from calibration.compare_runs import compare_runs
+from calibration.compare_sealed import Measured, compare_sealed
 from calibration.comparison import (
     Comparison,
     compare_kernels,
@@ -55,16 +56,42 @@ class CompareConfig:
     hardware: HardwareChoice
     measurements: str | None
     profiles: str | None
+    sealed: str | None
+    sealed_hash: str | None
+    measured: Measured
     draws: int
     seed: int
 
+    def check(self) -> None:
+        """Refuse keys that do not go together.
+
+        Raises:
+            InputError: names the key.
+        """
+        if self.measurements is not None and (self.profiles or self.sealed):
+            other = "sealed=" if self.sealed else "profiles="
+            raise InputError("measurements", self.measurements, f"null with {other}")
+        if self.sealed is None:
+            for name, value in self.measured.given().items():
+                raise InputError(f"measured.{name}", value, "null without sealed=FILE")
+            if self.sealed_hash is not None:
+                raise InputError("sealed_hash", self.sealed_hash, "null without sealed=FILE")
+
 
 def main(config: CompareConfig, folder: Path) -> None:
-    """Compare, print the tables and write the results."""
+    """Compare, print the tables and write the results.
+
+    Raises:
+        InputError: a key, a file or a measurement is wrong, or a sealed file was altered.
+    """
     began = time.perf_counter()
+    config.check()
+    if config.sealed is not None:
+        against = (config.measured, config.profiles)
+        compare_sealed(Path(config.sealed), config.sealed_hash, *against, config.seed, folder)
+        write_timing(folder, time.perf_counter() - began, {})
+        return
     if config.profiles is not None:
-        if config.measurements is not None:
-            raise InputError("measurements", config.measurements, "null with profiles=")
         compare_runs(Path(config.profiles), config.hardware, config.draws, config.seed, folder)
         write_timing(folder, time.perf_counter() - began, {})
         return

@@ -17,7 +17,7 @@ from hardware_models.fitted import (
     render_blocks,
 )
 from hardware_models.parameter import Evidence, Parameter
-from hardware_models.yaml_io import parse_yaml, read_text
+from hardware_models.yaml_io import Block, dump_yaml, parse_yaml, read_text
 
 FORMAT = 1
 _OPTIONAL = {"correlations", "fitted_shapes"}
@@ -190,6 +190,13 @@ def render_hardware(hardware: Hardware, template: str) -> str:
         raise InputError("template", sorted(missing), "a line for every parameter")
     blocks = render_blocks(hardware.correlations, hardware.fitted_shapes)
     return "\n".join(lines) + "\n" + blocks
+
+
+def dump_hardware(hardware: Hardware) -> str:
+    """A parameter file of this hardware alone, without comments; it reads back equal."""
+    head = dump_yaml(Block(format=FORMAT, name=hardware.name))
+    names = "".join(f"  {name}:\n" for name in hardware.parameters)
+    return render_hardware(hardware, f"{head}parameters:\n{names}")
 
 
 def _render_parameter(parameter: Parameter) -> str:

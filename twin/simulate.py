@@ -22,6 +22,7 @@ from twin.report.html import write_simulation_report
 from twin.report.table import clipped_text, console, entries_table, kinds_table
 from twin.report.trace import write_trace
 from twin.results import write_result, write_timing
+from twin.sealed import SEALED, check_seal, write_sealed
 from twin.uncertainty import draw_hardware, latency_spread
 
 
@@ -36,6 +37,7 @@ class SimulateConfig:
     draws: int
     seed: int
     export: str | None
+    seal: bool
 
     def check(self) -> None:
         """Refuse numbers out of range, before anything is simulated.
@@ -59,6 +61,8 @@ def main(config: SimulateConfig, folder: Path) -> None:
     """
     began = time.perf_counter()
     config.check()
+    if config.seal:
+        check_seal(folder, config.draws)
     given = load_given(config.schedule, config.hardware)
     given.refuse_infeasible(folder, "twin.simulate", config.seed)
     options = EngineOptions(
@@ -101,8 +105,23 @@ def main(config: SimulateConfig, folder: Path) -> None:
     if clipped:
         out.print(clipped_text(graph.clipped))
     out.print(f"result.json, trace.json, report.html in {folder}")
+    if config.seal:
+        made_by = _made_by(config)
+        sealed_hash = write_sealed(folder / SEALED, result, given.hardware, made_by)
+        out.print(f"sealed in {folder / SEALED}: hash {sealed_hash}")
     if config.export is not None:
         out.print(f"profile of {len(graph.dies)} simulated dies in {config.export}")
+
+
+def _made_by(config: SimulateConfig) -> dict[str, object]:
+    return {
+        "command": "twin.simulate",
+        "schedule": config.schedule,
+        "contention": config.contention,
+        "unfinished_prefetch": config.unfinished_prefetch,
+        "draws": config.draws,
+        "seed": config.seed,
+    }
 
 
 def _evaluated(config: SimulateConfig, given: Given, options: EngineOptions) -> Evaluation:

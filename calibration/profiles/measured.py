@@ -22,24 +22,35 @@ _SCHEDULE = "schedule.yaml"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run's name, what it ran (batch and KV length put in) and the median time of a step."""
+    """A run's name, what it ran (batch and KV length put in), and a step's wall time.
+
+    ``step_us`` is the median over the steps that were disturbed least, ``all_steps_us`` over all;
+    ``running_share`` the least share of the former, exchanges left out, in which a rank's thread
+    ran: below 1 other processes had the rest.
+    """
 
     name: str
     schedule: Schedule
     step_us: float
-    step_wall_us: float
+    all_steps_us: float
+    running_share: float
 
 
-def find_runs(path: Path) -> tuple[RankFiles, ...]:
-    """The ranks of a profile, or of all runs in a folder of run folders.
+def find_runs(path: Path) -> tuple[tuple[RankFiles, ...], ...]:
+    """The ranks of a profile, or those of each run in a folder of run folders.
 
     Raises:
         InputError: nothing of a profile is there.
     """
     folders = _run_folders(path)
     if not folders:
-        return find_ranks(path)
-    return tuple(files for folder in folders for files in find_ranks(folder))
+        return (find_ranks(path),)
+    return tuple(find_ranks(folder) for folder in folders)
+
+
+def has_runs(path: Path) -> bool:
+    """Whether a folder is a run folder with a measured profile, or one of such folders."""
+    return bool(_run_folders(path))
 
 
 def read_runs(path: Path) -> list[MeasuredRun]:
@@ -83,16 +94,17 @@ def _run_folders(path: Path) -> list[Path]:
 
 
 def _read_run(folder: Path) -> MeasuredRun:
-    files = find_ranks(folder)[0]
-    mark = files.file(_MARK)
-    if mark is None:
-        raise InputError("profiles", str(folder), f"a measured profile, with a {_MARK}")
-    noted = _read_mark(mark)
+    marks = [files.file(_MARK) for files in find_ranks(folder)]
+    noted = [(_read_mark(mark), mark) for mark in marks if mark is not None]
+    if len(noted) < len(marks):
+        raise InputError("profiles", str(folder), f"a measured profile, with a {_MARK} a rank")
+    first, path = noted[0]
     return MeasuredRun(
         name=folder.parent.name,
         schedule=load_schedule(str(folder / _SCHEDULE)),
-        step_us=_number(noted, "step_us", mark),
-        step_wall_us=_number(noted, "step_wall_us", mark),
+        step_us=_number(first, "step_us", path),
+        all_steps_us=_number(first, "all_steps_us", path),
+        running_share=min(_number(data, "running_share", path) for data, path in noted),
     )
 
 

@@ -127,6 +127,7 @@ class PlanConfig:
             draws=self.draws,
             tie_tolerance=0.0,
             seed=self.seed,
+            seal=False,
         )
 
 

@@ -22,6 +22,7 @@ from twin.report.trace import write_trace
 from twin.results import write_result, write_text, write_timing
 from twin.schedule import Schedule
 from twin.schedule_io import dump_schedule
+from twin.sealed import SEALED, check_seal, write_sealed
 from twin.search.answer import Answer, answer
 from twin.search.base import searched_space
 from twin.search.beside import Baseline, baselines_of
@@ -47,6 +48,7 @@ from twin.uncertainty import draw_hardware
 
 Entry = dict[str, object]
 PACKAGES = ("numba",)
+SEALED_RECOMMENDED = "sealed-recommended.json"
 
 
 def main(config: SearchConfig, folder: Path) -> None:
@@ -56,6 +58,8 @@ def main(config: SearchConfig, folder: Path) -> None:
     # A die that lacks what the answer needs is refused before the search.
     host_gap(space.base, space.hardware)
     padded_sequences(space.base, space.model, space.hardware)
+    if config.seal:
+        check_seal(folder, config.draws, (SEALED, SEALED_RECOMMENDED))
     count = config.workers or available_cpus()
     out = console()
     out.print(
@@ -74,7 +78,7 @@ def main(config: SearchConfig, folder: Path) -> None:
             raise InfeasibleError(_why_nothing(space, swept, changes))
         ranked = _ranked(config, space, found, workers)
         ties = found.ties[: config.top] if ranked is None else [each.index for each in ranked]
-        payload, best = _confirmed(config, space, found, ties, folder, workers)
+        payload, best, recommended = _confirmed(config, space, found, ties, folder, workers)
         payload |= _findings(config, space, found, ties, swept, best, folder, workers)
         payload["robustness"] = _robustness(space, found, ranked)
     payload = {**counts, **payload}
@@ -87,6 +91,27 @@ def main(config: SearchConfig, folder: Path) -> None:
     sections = [("Answer", answer_lines(payload)), ("Why", list(explain_lines(payload)))]
     write_search_report(folder / "report.html", payload, best, shown, sections)
     _print(payload, found, folder, wall_s, swept_s)
+    if config.seal:
+        _seal(config, space, best, recommended, folder)
+
+
+def _seal(
+    config: SearchConfig, space: Space, best: Evaluation, recommended: Evaluation, folder: Path
+) -> None:
+    """Seal the best and, where it is another schedule, the recommended one."""
+    made_by = {
+        "command": "twin.search",
+        "scenario": config.scenario,
+        "space": {name: list(levels) for name, levels in space.levels.items()},
+        "draws": config.draws,
+        "seed": config.seed,
+    }
+    each = (
+        {SEALED: best} if recommended is best else {SEALED: best, SEALED_RECOMMENDED: recommended}
+    )
+    for name, evaluation in each.items():
+        sealed_hash = write_sealed(folder / name, evaluation, space.hardware, made_by)
+        console().print(f"sealed in {folder / name}: hash {sealed_hash}")
 
 
 def _counts(space: Space, swept: Sweep, found: Answer) -> dict[str, object]:
@@ -132,8 +157,8 @@ def _confirmed(
     ties: Sequence[int],
     folder: Path,
     workers: Workers,
-) -> tuple[dict[str, object], Evaluation]:
-    """The answer's entries, their schedules written, and the evaluation of the best."""
+) -> tuple[dict[str, object], Evaluation, Evaluation]:
+    """The answer's entries, their schedules written; evaluations of the best and recommended."""
     best = found.ties[0]
     listed = list(dict.fromkeys([best, *ties, *found.pareto[: config.top]]))
     baselines = baselines_of(config, space)
@@ -157,7 +182,7 @@ def _confirmed(
         "pareto": [entries[index] for index in found.pareto[: config.top]],
         "baselines": _baseline_entries(baselines, results[len(listed) :], folder),
     }
-    return payload, results[0]
+    return payload, results[0], results[listed.index(ties[0])]
 
 
 def _baseline_entries(

@@ -146,6 +146,7 @@ class SearchConfig:
     draws: int
     tie_tolerance: float
     seed: int
+    seal: bool
 
     def check(self) -> None:
         """Refuse numbers out of range, before anything is simulated.

@@ -14,7 +14,8 @@ from twin.cli import run
 from twin.evaluate import evaluate
 from twin.models import load_model
 from twin.schedule_io import load_schedule
-from twin.search.__main__ import main
+from twin.sealed import SEALED, read_sealed
+from twin.search.__main__ import SEALED_RECOMMENDED, main
 from twin.search.config import SearchConfig
 
 SMALL = [
@@ -62,7 +63,7 @@ def result(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=[COLOCATED, AFD], ids=["colocated", "afd"])
 def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("search")
-    assert search(folder, *request.param, "workers=1") == 0
+    assert search(folder, *request.param, "workers=1", "seal=true") == 0
     return folder
 
 
@@ -106,6 +107,19 @@ def test_the_answer_says_what_decides_and_recommends_the_most_robust_tie(ran: Pa
     page = (ran / "report.html").read_text("utf-8")
     assert "worth of each decision" in page
     assert "as a serving benchmark reports it" in page
+
+
+def test_the_best_and_the_recommended_are_sealed(ran: Path) -> None:
+    found = result(ran)
+    for name, key in ((SEALED, "best"), (SEALED_RECOMMENDED, "recommended")):
+        if key == "recommended" and found[key] == found["best"]:
+            assert not (ran / name).exists()
+            continue
+        sealed = read_sealed(ran / name)
+        assert sealed.schedule == load_schedule(str(ran / found[key]["schedule"]))
+        assert sealed.latency_us == pytest.approx(found[key]["tpot_ms"] * 1e3)
+        interval = [sealed.low_us / 1e3, sealed.high_us / 1e3]
+        assert interval == pytest.approx(found[key]["interval"])
 
 
 def test_baselines_serve_the_same_batch_on_the_same_dies(ran: Path) -> None:
