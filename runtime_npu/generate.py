@@ -16,7 +16,6 @@ from runtime_npu.model.longcat import LongcatFlash, StepOutput
 from runtime_npu.parallel.groups import place_of
 from runtime_npu.parallel.layout import LastRows, Layout, Part, last_rows
 from runtime_npu.parallel.world import World, alone
-from runtime_npu.plan import PLAIN_PREFILL
 from runtime_npu.record import OpRecord, Recorder
 from runtime_npu.rope import rope_table
 from runtime_npu.sampling import Sampling
@@ -74,8 +73,7 @@ class Decoder:
     ) -> None:
         self._model = model
         self._world = world or alone()
-        order = PLAIN_PREFILL if isinstance(model, FfnDie) else model.prefill
-        self.layout = Layout(self._world.deployment, len(lengths), order)
+        self.layout = Layout(self._world.deployment, len(lengths), model.prefill)
         self._lengths = [0] * len(lengths)
         if isinstance(model, FfnDie):
             return

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hardware_models.errors import InputError
 from twin.deployment import Role
 from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
+from twin.validate.deployment import MOST_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,17 @@ class PrefillOrder:
 
 
 PLAIN_PREFILL = PrefillOrder()
-"""All rows at once on one stream: how prompts run where the schedule is for decode."""
+"""All rows at once on one stream."""
 
 
 def prefill_order(schedule: Schedule) -> PrefillOrder:
-    """How ``schedule`` wants prompts to run."""
+    """How ``schedule`` wants prompts to run.
+
+    One for decode says nothing about them: one stream, and a die's experts are sent, by each die
+    that they serve, its share of the most rows that the fused dispatch takes.
+    """
     if not schedule.workload.is_prefill:
-        return PLAIN_PREFILL
+        return PrefillOrder(chunk_tokens=max(1, MOST_ROWS // schedule.deployment.attention_ratio))
     overlaps = schedule.micro_batches > 1 and "link" in schedule.stages[0].streams
     return PrefillOrder(
         micro_batches=schedule.micro_batches,

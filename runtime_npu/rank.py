@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -129,14 +128,14 @@ def build_model(
         InputError: the checkpoint is not that of the model.
     """
     dtype = DTYPES[schedule.deployment.quantisation]
-    whole = partial(LongcatFlash, prefill=prefill_order(schedule))
-    kind = FfnDie if world.place.role == "ffn" else whole
+    kind = FfnDie if world.place.role == "ffn" else LongcatFlash
     model = kind(
         source.spec,
         backend or ReferenceBackend(),
         layer_plan(schedule, world.place.role),
         world,
         dtype=dtype,
+        prefill=prefill_order(schedule),
         next_n=schedule.workload.next_n,
     )
     contents = contents_of(schedule)

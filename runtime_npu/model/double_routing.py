@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from runtime_npu.model.chunks import chunks
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.moe import Moe
 from runtime_npu.model.pieces import Pieces
@@ -23,12 +24,12 @@ class DoubleRouting:
     def pieces(self, issue: Issuer, x: torch.Tensor) -> Pieces[torch.Tensor]:
         """Rows [T, hidden] to rows [T, hidden], cut behind its exchanges."""
         weights, ids = self._moe.route(issue, x)
-        most = self._chunk_tokens or max(1, len(x))
-        parts = list(zip(*(torch.split(t, most) for t in (x, ids, weights)), strict=True))
+        cut = chunks(len(x), self._chunk_tokens)
+        sizes = [size for _, size in cut]
+        parts = zip(*(torch.split(t, sizes) for t in (x, ids, weights)), strict=True)
         outputs = []
-        for number, part in enumerate(parts):
-            block = "moe" if len(parts) == 1 else f"moe.chunk{number}"
-            outputs.append((yield from self._chunk(issue, block, *part)))
+        for (label, _), part in zip(cut, parts, strict=True):
+            outputs.append((yield from self._chunk(issue, f"moe{label}", *part)))
         return torch.cat(outputs)
 
     def _chunk(

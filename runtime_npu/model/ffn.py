@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from runtime_npu.backends.base import Backend
+from runtime_npu.model.chunks import chunks
 from runtime_npu.model.issue import Issuer, layer_weight, no_weight
 from runtime_npu.model.moe import Moe
 from runtime_npu.parallel.shard import Shard, shard_of
 from runtime_npu.parallel.world import Groups, World
-from runtime_npu.plan import PLAIN, LayerPlan
+from runtime_npu.plan import PLAIN, PLAIN_PREFILL, LayerPlan, PrefillOrder
 from runtime_npu.record import Event
 from twin.graph.role_writer import layer_passes
 from twin.model_spec import ModelSpec
@@ -42,11 +43,13 @@ class FfnDie(nn.Module):
         world: World,
         *,
         dtype: torch.dtype = torch.float32,
+        prefill: PrefillOrder = PLAIN_PREFILL,
         next_n: int = 0,
     ) -> None:
         super().__init__()
         self.spec = spec
         self.next_n = next_n
+        self.prefill = prefill
         self.backend = backend
         self.dtype = dtype
         self._links = world.links
@@ -67,36 +70,42 @@ class FfnDie(nn.Module):
         ]
 
     def forward(self, phase: Phase, heights: Sequence[int]) -> None:
-        """One pass over all layers: ``heights`` are an attention die's rows by micro-batch."""
-        passes, issuers = self._decode_passes, self._decode
+        """One pass over all layers: ``heights`` are an attention die's rows by micro-batch.
+
+        Those of a prefill come in chunks.
+        """
+        passes, issuers, most = self._decode_passes, self._decode, None
         if phase == "prefill":
             passes, issuers = self._prefill_passes, self._prefill
+            most = self.prefill.chunk_tokens
         for run, issue in zip(passes, issuers, strict=True):
             layer = self.layers[run.layer]
             assert isinstance(layer, FfnLayer)
-            self._serve(issue, layer.moe, heights[run.micro_batch])
+            for label, height in chunks(heights[run.micro_batch], most):
+                self._serve(issue, layer.moe, height, label)
 
-    def _serve(self, issue: Issuer, moe: Moe, height: int) -> None:
-        backend, arrived = self.backend, self._arrived(issue, height)
+    def _serve(self, issue: Issuer, moe: Moe, height: int, label: str) -> None:
+        backend, arrived = self.backend, self._arrived(issue, height, label)
         u = torch.cat([rows for rows, _ in arrived])
         with issue.stages():
             for _, event in arrived:
                 backend.wait(event)
-            outputs = moe(issue, u)
+            outputs = moe(issue, u, f"moe{label}")
             computed = backend.signal()
         for peer, rows in enumerate(torch.split(outputs, height)):
             with issue.link(f"link{self._suffix(peer)}"):
                 backend.wait(computed)
-                issue(f"afd.send{self._suffix(peer)}", backend.send, rows, self._links[peer])
+                name = f"afd{label}.send{self._suffix(peer)}"
+                issue(name, backend.send, rows, self._links[peer])
                 self._prefetch_behind("afd.send", issue, peer, backend.signal())
 
-    def _arrived(self, issue: Issuer, height: int) -> list[tuple[torch.Tensor, Event]]:
+    def _arrived(self, issue: Issuer, height: int, label: str) -> list[tuple[torch.Tensor, Event]]:
         """The rows [height, hidden] of each attention die, and the event behind their arrival."""
         backend, shape = self.backend, (height, self.spec.hidden_size)
         arrived = []
         for peer, link in enumerate(self._links):
             with issue.link(f"link{self._suffix(peer)}"):
-                name = f"afd.recv{self._suffix(peer)}"
+                name = f"afd{label}.recv{self._suffix(peer)}"
                 rows = issue(name, backend.receive, shape, self.dtype, link)
                 arrived.append((rows, backend.signal()))
                 self._prefetch_behind("afd.recv", issue, peer, arrived[-1][1])

@@ -63,7 +63,7 @@ class Layer(nn.Module):
             self.moe = Moe(spec, dtype, shard, groups)
             self._experts = LocalExperts(self.moe, chunk_tokens)
         else:
-            self._experts = RemoteExperts(world.links[0])
+            self._experts = RemoteExperts(world.links[0], chunk_tokens)
 
     def begin(
         self, issue: Issuer, x: torch.Tensor, batch: Batch, caches: Sequence[LatentCache]

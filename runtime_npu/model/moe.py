@@ -40,28 +40,35 @@ class Moe(nn.Module):
             self.w13_scale = parameter(held, 2 * width, dtype=torch.float32)
             self.w2_scale = parameter(held, hidden, dtype=torch.float32)
 
-    def forward(self, issue: Issuer, x: torch.Tensor) -> torch.Tensor:
-        """Rows [T, hidden] to rows [T, hidden], by dispatch and combine."""
+    def forward(self, issue: Issuer, x: torch.Tensor, block: str = "moe") -> torch.Tensor:
+        """Rows [T, hidden] to rows [T, hidden], by dispatch and combine; ops are ``block.topk``."""
         backend = issue.backend
-        weights, ids = self.route(issue, x)
+        weights, ids = self.route(issue, x, block)
         to_experts = (x, ids, self.experts, self.group)
         scale = None
         if self.is_int8:
-            sent, scale = issue("moe.dispatch", backend.dispatch_quantised, *to_experts)
+            sent, scale = issue(f"{block}.dispatch", backend.dispatch_quantised, *to_experts)
         else:
-            sent = issue("moe.dispatch", backend.dispatch, *to_experts)
-        rows = self.compute(issue, "moe", sent.rows, scale, sent.counts)
+            sent = issue(f"{block}.dispatch", backend.dispatch, *to_experts)
+        rows = self.compute(issue, block, sent.rows, scale, sent.counts)
         return issue(
-            "moe.combine", backend.combine, rows, sent, x, ids, weights, experts=self.experts
+            f"{block}.combine", backend.combine, rows, sent, x, ids, weights, experts=self.experts
         )
 
-    def route(self, issue: Issuer, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def route(
+        self, issue: Issuer, x: torch.Tensor, block: str = "moe"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(weights, expert ids) [T, topk] of rows ``x`` [T, hidden]."""
         backend = issue.backend
-        wide = issue("moe.cast", backend.cast, x)
-        logits = issue("moe.router_matmul", backend.router_matmul, wide, self.router)
+        wide = issue(f"{block}.cast", backend.cast, x)
+        logits = issue(f"{block}.router_matmul", backend.router_matmul, wide, self.router)
         return issue(
-            "moe.topk", backend.topk_gating, logits, self.correction_bias, self.topk, self.scale
+            f"{block}.topk",
+            backend.topk_gating,
+            logits,
+            self.correction_bias,
+            self.topk,
+            self.scale,
         )
 
     def compute(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from runtime_npu.model.chunks import chunks
 from runtime_npu.model.double_routing import DoubleRouting
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.moe import Moe
@@ -17,10 +18,16 @@ from twin.workload import Phase
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A MoE under way: its output and the event behind it; with AFD its input, away."""
+    """A MoE under way: its output and the event behind it; with AFD its input, away.
+
+    Where that went in chunks, ``rows`` are the last one, ``label`` its name's, and ``back`` what
+    came back for the others.
+    """
 
     rows: torch.Tensor
     done: Event
+    label: str = ""
+    back: tuple[torch.Tensor, ...] = ()
 
 
 class LocalExperts:
@@ -47,27 +54,44 @@ class LocalExperts:
 
 
 class RemoteExperts:
-    """The MoE on the FFN die at the other end of ``link``."""
+    """The MoE on the FFN die at the other end of ``link``.
 
-    def __init__(self, link: Link) -> None:
+    In prefill at most ``chunk_tokens`` rows are sent at once, and each chunk but the last is
+    back before the next but one leaves.
+    """
+
+    def __init__(self, link: Link, chunk_tokens: int | None) -> None:
         self._link = link
+        self._chunk_tokens = chunk_tokens
 
     def start(self, issue: Issuer, u: torch.Tensor, phase: Phase) -> Pieces[Ticket]:
         """Send u; the main stream goes on."""
-        del phase
         yield from ()
-        backend = issue.backend
-        u_ready = backend.signal()
-        with issue.link():
-            backend.wait(u_ready)
-            issue("afd.send", backend.send, u, self._link)
-            return Ticket(u, backend.signal())
+        parts = chunks(len(u), self._chunk_tokens if phase == "prefill" else None)
+        rows = torch.split(u, [size for _, size in parts])
+        ready = issue.backend.signal()
+        ticket = self._send(issue, parts[0][0], rows[0], ready)
+        for (label, _), chunk in zip(parts[1:], rows[1:], strict=True):
+            following = self._send(issue, label, chunk, ready)
+            came, _ = self._receive(issue, ticket)
+            ticket = replace(following, back=(*ticket.back, came))
+        return ticket
 
     def finish(self, issue: Issuer, ticket: Ticket) -> torch.Tensor:
         """Receive the MoE's output, and hold the current stream until then."""
+        rows, received = self._receive(issue, ticket)
+        issue.backend.wait(received)
+        return torch.cat((*ticket.back, rows)) if ticket.back else rows
+
+    def _send(self, issue: Issuer, label: str, rows: torch.Tensor, ready: Event) -> Ticket:
+        with issue.link():
+            issue.backend.wait(ready)
+            issue(f"afd{label}.send", issue.backend.send, rows, self._link)
+            return Ticket(rows, issue.backend.signal(), label)
+
+    def _receive(self, issue: Issuer, ticket: Ticket) -> tuple[torch.Tensor, Event]:
         backend, sent = issue.backend, ticket.rows
         with issue.link():
-            rows = issue("afd.recv", backend.receive, sent.shape, sent.dtype, self._link)
-            received = backend.signal()
-        backend.wait(received)
-        return rows
+            op = f"afd{ticket.label}.recv"
+            rows = issue(op, backend.receive, sent.shape, sent.dtype, self._link)
+            return rows, backend.signal()

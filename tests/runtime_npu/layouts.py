@@ -19,7 +19,7 @@ from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash, StepOutput
 from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.parallel.world import World
-from runtime_npu.plan import layer_plan
+from runtime_npu.plan import PrefillOrder, layer_plan
 from runtime_npu.rank import step_differences
 from runtime_npu.record import Event, OpRecord
 from runtime_npu.weights import Contents
@@ -213,6 +213,8 @@ class LayoutJob:
     prompts: tuple[tuple[int, ...], ...]
     steps: int
     backend: type[ReferenceBackend] = ReferenceBackend
+    chunk_tokens: int | None = None
+    """Of the prompts."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,9 @@ def run_layout(job: LayoutJob, rank: int) -> LayoutReport:
     schedule = schedule_of(job.deployment, len(job.prompts))
     validate_schedule(schedule, job.spec, HARDWARE)
     kind = FfnDie if world.place.role == "ffn" else LongcatFlash
-    model = kind(job.spec, job.backend(), layer_plan(schedule, world.place.role), world)
+    order = PrefillOrder(chunk_tokens=job.chunk_tokens)
+    plan = layer_plan(schedule, world.place.role)
+    model = kind(job.spec, job.backend(), plan, world, prefill=order)
     with Checkpoint(job.folder, job.spec, None, Contents()) as checkpoint:
         load_weights(model, checkpoint, torch.float32)
     lengths = [len(prompt) + job.steps for prompt in job.prompts]
@@ -307,6 +311,16 @@ class SkipsACollective(ReferenceBackend):
         if name.endswith("reduce_scatter"):
             return Event(name, "main")
         return super().launch(name, kind)
+
+
+class TakesFewRows(ReferenceBackend):
+    """Fails where more than 9 rows come to a die's experts at once."""
+
+    def topk_gating(
+        self, logits: torch.Tensor, correction_bias: torch.Tensor, topk: int, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        assert len(logits) <= 9
+        return super().topk_gating(logits, correction_bias, topk, scale)
 
 
 class SkipsTheWait(ReferenceBackend):

@@ -16,14 +16,17 @@ from layouts import (
     LayoutReport,
     SkipsACollective,
     SkipsTheWait,
+    TakesFewRows,
     TakesOtherRows,
     legal,
     run_layout,
+    schedule_of,
 )
 from oracle import TOLERANCE, error, prompts_of
 from rank_pool import RankPool
 
 from runtime_npu.backends.reference import ReferenceBackend
+from runtime_npu.plan import prefill_order
 
 Runner = Callable[[LayoutJob], list[LayoutReport]]
 Expected = tuple[list[list[int]], list[torch.Tensor]]
@@ -81,6 +84,38 @@ def test_every_layout_computes_what_transformers_does(
     expected: Callable[[str, int], Expected],
 ) -> None:
     check(run(job_of(layout, name, checkpoint_of(name), 64)), *expected(name, 64))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "afd 2:1, 2 micro-batches",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name, deployment in LAYOUTS.items()
+            if deployment.is_afd and name != "afd 2:1, 2 micro-batches"
+        ),
+    ],
+)
+def test_prompts_go_through_ffn_dies_in_chunks(
+    layout: str,
+    run: Runner,
+    checkpoint_of: Callable[[str], Path],
+    expected: Callable[[str, int], Expected],
+) -> None:
+    """No chunk is larger than allowed, their sizes need not divide, and nothing changes."""
+    chunk = 9 // LAYOUTS[layout].attention_ratio
+    job = job_of(layout, "split", checkpoint_of("split"), 8)
+    reports = run(replace(job, backend=TakesFewRows, chunk_tokens=chunk))
+    check(reports, *expected("split", 8))
+
+
+def test_prompts_of_a_decode_schedule_run_in_chunks_that_a_dispatch_takes() -> None:
+    chunks = {
+        name: prefill_order(schedule_of(LAYOUTS[name], 7)).chunk_tokens
+        for name in ("ep4", "kvp2", "afd 1:1", "afd 2:1", "afd 3:1")
+    }
+    assert chunks == {"ep4": 512, "kvp2": 512, "afd 1:1": 512, "afd 2:1": 256, "afd 3:1": 170}
 
 
 @pytest.mark.nightly

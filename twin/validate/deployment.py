@@ -184,7 +184,7 @@ def _check_batch(schedule: Schedule) -> None:
         role.kvp == 1 or workload.next_n == 0,
         "workload.next_n",
         workload.next_n,
-        "0 where the KV cache is split (kvp above 1)",
+        f"0 where the KV cache is split (kvp {role.kvp}): the recipe's KVP has no MTP",
     )
     if deployment.afd is not None:
         parts, sequences = deployment.afd.micro_batches, _sequences(schedule)
