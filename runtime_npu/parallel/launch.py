@@ -17,7 +17,7 @@ from typing import NoReturn, TypeVar
 
 import torch.distributed as dist
 
-from hardware_models.errors import TwinError
+from hardware_models.errors import MachineError, TwinError
 from runtime_npu.parallel.communicator import PeerLostError, exchanging
 from runtime_npu.parallel.rendezvous import Meeting, host_store, met
 
@@ -30,10 +30,12 @@ CAUSE_S = 5.0
 """How long to wait for the rank that failed by itself, once another has lost its peer."""
 TERMINATED_S = 2.0
 """How long a rank may take to end when asked to; then it is killed."""
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+"""Signals that no fault of a rank's own raises."""
 
 
 class RankError(TwinError):
-    """A rank failed by a fault of ours, or its process was ended from outside."""
+    """A rank failed by a fault of ours."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def run_ranks(task: Task[Job, Result], job: Job, ranks: int) -> list[Result]:
 
     Raises:
         TwinError: the first failed rank's own, if it derives from it.
+        MachineError: its process was ended from outside.
         RankError: it failed otherwise.
     """
     store = host_store()
@@ -147,9 +150,17 @@ def _received(pipe: Connection, process: BaseProcess) -> _Failure | tuple[Result
         process.join(TERMINATED_S)
         code = process.exitcode
         if code is not None and code < 0:
-            return _Failure(None, f"ended by signal {signal.Signals(-code).name}", False)
+            return _ended(process.name, signal.Signals(-code))
         return _Failure(None, f"ended with exit code {code} and no result", False)
     return message
+
+
+def _ended(rank: str, by: signal.Signals) -> _Failure:
+    text = f"ended by signal {by.name}"
+    if by not in FROM_OUTSIDE:
+        return _Failure(None, text, False)
+    cause = MachineError(f"{rank}: {text}, from outside: for want of memory, or by hand")
+    return _Failure(cause, text, False)
 
 
 def _raised(rank: int, failure: _Failure) -> TwinError:

@@ -37,6 +37,8 @@ def fail(how: str, rank: int) -> None:
             raise ZeroDivisionError("a fault of ours")
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if how == "crashed":
+            os.kill(os.getpid(), signal.SIGSEGV)
         os._exit(7)
     world.barrier()
 

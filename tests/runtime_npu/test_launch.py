@@ -10,7 +10,7 @@ import pytest
 from processes import SOON_S, is_running, until
 from rank_tasks import fail, gather
 
-from hardware_models.errors import InputError, TwinError
+from hardware_models.errors import InputError, MachineError, TwinError
 from runtime_npu.parallel.launch import RankError, run_ranks
 
 COMMAND = """
@@ -30,7 +30,8 @@ def test_results_come_in_rank_order() -> None:
 FAILURES = {
     "input": (InputError, "checkpoint: got 'x'; allowed: finite weights"),
     "fault": (RankError, "rank 1: .*ZeroDivisionError: a fault of ours"),
-    "killed": (RankError, "rank 1: ended by signal SIGKILL"),
+    "killed": (MachineError, "rank 1: ended by signal SIGKILL, from outside"),
+    "crashed": (RankError, "rank 1: ended by signal SIGSEGV"),
     "exit": (RankError, "rank 1: ended with exit code 7"),
 }
 
@@ -40,7 +41,11 @@ NIGHTLY = pytest.mark.nightly
 
 @pytest.mark.parametrize(
     "how",
-    ["input", pytest.param("fault", marks=NIGHTLY), "killed", pytest.param("exit", marks=NIGHTLY)],
+    [
+        "input",
+        "killed",
+        *(pytest.param(how, marks=NIGHTLY) for how in ("fault", "crashed", "exit")),
+    ],
 )
 def test_a_failing_rank_ends_all_with_its_own_error(how: str) -> None:
     kind, text = FAILURES[how]
