@@ -18,9 +18,10 @@ from twin.results import write_result, write_timing
 from twin.search.answer import answer
 from twin.search.base import searched_space
 from twin.search.config import SearchConfig
-from twin.search.pool import Workers
+from twin.search.explorer import Explorer
+from twin.search.pool import Processes
 from twin.search.space import Space
-from twin.search.sweep import Explorer, Sweep, sweep
+from twin.search.sweep import Sweep, sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def _timed(config: SearchConfig, space: Space, processes: int) -> Timed:
     explorer = Explorer(space, config.tie_tolerance)
     explorer.forget()
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, Workers(processes) as workers:
+    with tempfile.TemporaryDirectory() as folder, Processes(processes) as workers:
         swept = sweep(explorer, workers, Path(folder), config.budget)
         seconds = time.perf_counter() - began
     return Timed(processes, seconds, swept)

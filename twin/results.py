@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -62,6 +63,15 @@ def write_json(
 
 
 def write_text(path: Path, text: str) -> Path:
+    """Write a file of UTF-8 text as :func:`write_bytes` does.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
     """Write a file in one piece: a reader, or a killed run, never sees half of it.
 
     Raises:
@@ -70,9 +80,11 @@ def write_text(path: Path, text: str) -> Path:
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, "utf-8")
+        partial.write_bytes(data)
         os.replace(partial, path)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise InputError(
             "output", str(path), f"a file that can be written ({error.strerror})"
         ) from None

@@ -18,7 +18,7 @@ from twin.plan.page import write_plan_report
 from twin.plan.setting import Setting, setting_of
 from twin.report.table import console
 from twin.results import write_result, write_timing
-from twin.search.pool import Workers, available_cpus
+from twin.search.pool import Processes, available_cpus
 
 PACKAGES = ("numba",)
 SCENARIOS: Mapping[Scenario, Callable[[Setting], Outcome]] = {
@@ -36,7 +36,7 @@ def main(config: PlanConfig, folder: Path) -> None:
         InfeasibleError: no part of the question has an answer: names the constraint.
     """
     began = time.perf_counter()
-    with Workers(config.workers or available_cpus()) as workers:
+    with Processes(config.workers or available_cpus()) as workers:
         setting = setting_of(config, folder, workers)
         outcome = SCENARIOS[config.scenario](setting)
     spaces = {layout: dict(space.levels) for layout, space in setting.spaces.items()}

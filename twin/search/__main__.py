@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from twin.search.config import SearchConfig
 from twin.search.confirm import Confirmation, confirm
 from twin.search.contention import check_contention
 from twin.search.explain import explain
+from twin.search.explorer import Explorer
 from twin.search.findings import (
     Naming,
     contention_keys,
@@ -38,10 +39,11 @@ from twin.search.findings import (
     robustness_keys,
 )
 from twin.search.nearest import Change, nearest_changes
-from twin.search.pool import Workers, available_cpus
+from twin.search.pool import Processes, Workers, available_cpus
 from twin.search.robust import RANKED_TIES, Ranked, rank_ties
+from twin.search.shards import write_points
 from twin.search.space import Space
-from twin.search.sweep import Explorer, Sweep, sweep
+from twin.search.sweep import Sweep, sweep
 from twin.search.words import answer_lines, explain_lines
 from twin.serving import host_gap, padded_sequences
 from twin.uncertainty import draw_hardware
@@ -66,7 +68,7 @@ def main(config: SearchConfig, folder: Path) -> None:
         f"{config.scenario}: {space.size} candidates of {space.model.name} "
         f"on {space.hardware.name}: {knobs_text(space.levels)}"
     )
-    with Workers(count) as workers:
+    with Processes(count) as workers:
         swept = sweep(Explorer(space, config.tie_tolerance), workers, folder, config.budget)
         swept_s = time.perf_counter() - began
         found = answer(space, swept.points, config.tie_tolerance)
@@ -86,8 +88,10 @@ def main(config: SearchConfig, folder: Path) -> None:
     wall_s = time.perf_counter() - began
     write_timing(folder, wall_s, {"evaluations_per_s": swept.simulated / swept_s})
     _write_best(folder, best)
-    tried = {point.index: point.latency_us for point in [*swept.points, *swept.best_by_level]}
-    shown = [(space.choice(index), us) for index, us in sorted(tried.items())]
+    tried = {point.index: point for point in [*swept.points, *swept.best_by_level]}
+    points = [tried[index] for index in sorted(tried)]
+    shown = [(space.choice(point.index), point.latency_us) for point in points]
+    write_points(folder, [astuple(point) for point in points], [choice for choice, _ in shown])
     sections = [("Answer", answer_lines(payload)), ("Why", list(explain_lines(payload)))]
     write_search_report(folder / "report.html", payload, best, shown, sections)
     _print(payload, found, folder, wall_s, swept_s)

@@ -9,9 +9,10 @@ from pathlib import Path
 from twin.choices import Level
 from twin.engine.options import EngineOptions
 from twin.evaluate import latencies
+from twin.search.explorer import Explorer
 from twin.search.pool import Workers
 from twin.search.space import Space
-from twin.search.sweep import Explorer, sweep
+from twin.search.sweep import sweep
 
 # Keeps a candidate whose bound is its own latency to rounding.
 _ROUNDING = 1e-9

@@ -13,9 +13,11 @@ from twin.models import load_model
 from twin.schedule_io import load_schedule
 from twin.search.config import Knob
 from twin.search.contention import ALONE, check_contention
-from twin.search.pool import Workers
+from twin.search.explorer import Explorer
+from twin.search.pool import Processes
+from twin.search.shards import SHARDS
 from twin.search.space import Space
-from twin.search.sweep import Explorer, sweep
+from twin.search.sweep import sweep
 
 MODEL, HARDWARE = load_model("longcat-flash-560b"), load_hardware("a3-752t")
 DOWN = {"dense.0.down": "dense.0.all_gather", "dense.1.down": "dense.1.all_gather"}
@@ -37,7 +39,7 @@ def test_the_optimum_alone_is_that_of_brute_force(
     winner: int, tolerance: float, tmp_path: Path
 ) -> None:
     alone = [latencies(SPACE.schedule(i), MODEL, [HARDWARE], ALONE)[0] for i in range(SPACE.size)]
-    with Workers(1) as workers:
+    with Processes(1) as workers:
         found = check_contention(SPACE, winner, tolerance, workers, tmp_path, 10**6)
     best = min(alone)
     assert found.proven
@@ -57,18 +59,18 @@ def test_a_winner_that_is_as_fast_alone_is_no_change(tmp_path: Path) -> None:
     knob = Knob(drives="super_kernel", levels=(0, 1))
     base = replace(SPACE.base, super_kernel=())
     twice = replace(SPACE, base=base, knobs={"super_kernel": knob})
-    with Workers(1) as workers:
+    with Processes(1) as workers:
         found = check_contention(twice, 1, 0.0, workers, tmp_path, 10**6)
     assert not found.changes
     assert found.choice == {"super_kernel": 1}
 
 
 def test_both_sweeps_share_a_run_folder_and_keep_apart(tmp_path: Path) -> None:
-    with Workers(1) as workers:
+    with Processes(1) as workers:
         plain = sweep(Explorer(SPACE, 0.0), workers, tmp_path, 10**6)
         check_contention(SPACE, plain.points[0].index, 0.0, workers, tmp_path, 10**6)
-        before = (tmp_path / "points.jsonl").read_bytes()
+        before = {path: path.read_bytes() for path in (tmp_path / SHARDS).iterdir()}
         again = sweep(Explorer(SPACE, 0.0), workers, tmp_path, 10**6)
         check_contention(SPACE, plain.points[0].index, 0.0, workers, tmp_path, 10**6)
     assert again.points == plain.points
-    assert (tmp_path / "points.jsonl").read_bytes() == before
+    assert {path: path.read_bytes() for path in (tmp_path / SHARDS).iterdir()} == before

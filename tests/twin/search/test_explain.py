@@ -12,7 +12,7 @@ from twin.models import load_model
 from twin.schedule_io import load_schedule
 from twin.search.config import Knob
 from twin.search.explain import Explanation, challengers, explain, worth
-from twin.search.pool import Workers
+from twin.search.pool import Processes
 from twin.search.space import Space
 from twin.search.sweep import Point
 
@@ -36,7 +36,7 @@ POINTS = [Point(i, us, 1.0) for i, us in enumerate(TPOT_US)]
 @pytest.fixture(scope="module")
 def found() -> Explanation:
     best = evaluate(SPACE.schedule(RANKED[0]), MODEL, HARDWARE)
-    with Workers(1) as workers:
+    with Processes(1) as workers:
         return explain(SPACE, best, RANKED[:2], POINTS, 0.0, workers)
 
 
@@ -99,7 +99,7 @@ def test_an_upset_is_won_by_the_candidate_named() -> None:
     # A winner that is none: every parameter then has somebody faster at both ends.
     loser = RANKED[-1]
     best = evaluate(SPACE.schedule(loser), MODEL, HARDWARE)
-    with Workers(1) as workers:
+    with Processes(1) as workers:
         upsets = explain(SPACE, best, [loser], POINTS, 0.05, workers).upsets
     assert upsets
     assert all(each.gain > 0.05 for each in upsets)

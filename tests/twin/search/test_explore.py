@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
-import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,12 +22,14 @@ from twin.evaluate import latencies
 from twin.models import load_model
 from twin.schedule_io import load_schedule
 from twin.search.config import Knob
-from twin.search.explore import explore
+from twin.search.explore import Found, explore
+from twin.search.explorer import Explorer, Task
 from twin.search.feasible import rejected, rejection
-from twin.search.pool import Workers
+from twin.search.pool import Processes
+from twin.search.shards import SHARDS
 from twin.search.space import Space
 from twin.search.structure import Structure, structural_places
-from twin.search.sweep import DEADLOCK, Explorer, Sweep, sweep
+from twin.search.sweep import DEADLOCK, Sweep, sweep
 
 HARDWARE = load_hardware("a3-752t")
 ALL = 10**9
@@ -90,7 +93,7 @@ def brute_force(name: str) -> list[str | float]:
 
 
 def swept(name: str, folder: Path, tolerance: float = 0.01, budget: int = ALL) -> Sweep:
-    with Workers(1) as workers:
+    with Processes(1) as workers:
         return sweep(Explorer(space_of(name), tolerance), workers, folder, budget)
 
 
@@ -154,28 +157,64 @@ def test_a_spent_budget_leaves_a_bounded_rest(tmp_path: Path) -> None:
     assert nothing.open_bound_us <= min(feasible)
 
 
-def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+def shards(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / SHARDS).iterdir()}
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = swept("dies", tmp_path)
-    path = tmp_path / "points.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    assert len(lines) > 1
-    path.write_text(lines[0] + lines[1][:-20])
-    again = swept("dies", tmp_path)
-    assert again == whole
-    assert path.read_text() == "".join(lines)
+    landed = shards(tmp_path)
+    assert len(landed) > 1
+    gone = sorted(landed)[0]
+    (tmp_path / SHARDS / gone).unlink()
+    (tmp_path / SHARDS / f"{gone}.partial").write_bytes(landed[gone][:-20])
+    explored = []
+    once = Explorer.explore
+
+    def counted(self: Explorer, task: Task) -> Found:
+        explored.append(task)
+        return once(self, task)
+
+    monkeypatch.setattr(Explorer, "explore", counted)
+    assert swept("dies", tmp_path) == whole
+    assert shards(tmp_path) == landed
+    assert len(explored) == 1
+    assert swept("dies", tmp_path) == whole
+    assert len(explored) == 1
 
 
 def test_what_another_search_left_is_not_taken(tmp_path: Path) -> None:
-    swept("dies", tmp_path)
-    path = tmp_path / "points.jsonl"
-    item = json.loads(path.read_text().splitlines()[0])
-    changed = json.dumps({**item, "key": "another"}) + "\n"
-    path.write_text(changed)
+    swept("afd", tmp_path)
+    before = shards(tmp_path)
     assert swept("dies", tmp_path) == swept("dies", tmp_path / "..")
-    path.write_text("{}\n")
-    with pytest.raises(InputError, match=r"points.jsonl:1"):
-        swept("dies", tmp_path)
+    assert before.items() < shards(tmp_path).items()
     assert DEADLOCK not in whole_reasons()
+
+
+@pytest.mark.parametrize("wrong", [b"", b"PAR1", b"no Parquet at all", "another"])
+def test_a_file_that_is_no_shard_is_named(wrong: bytes | str, tmp_path: Path) -> None:
+    swept("dies", tmp_path)
+    first, second, *_ = sorted((tmp_path / SHARDS).iterdir())
+    first.write_bytes(second.read_bytes() if isinstance(wrong, str) else wrong)
+    with pytest.raises(InputError, match=first.name):
+        swept("dies", tmp_path)
+
+
+def test_a_full_disk_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputError, match=r"output: .*No space left on device"):
+        swept("dies", tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
+    (tmp_path / SHARDS).write_text("a file")
+    with pytest.raises(InputError, match=f"output: .*{SHARDS}"):
+        swept("dies", tmp_path)
 
 
 def whole_reasons() -> Sequence[str]:

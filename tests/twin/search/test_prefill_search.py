@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from hardware_models.hardware import load_hardware
@@ -15,6 +16,7 @@ from twin.models import load_model
 from twin.schedule_io import load_schedule
 from twin.search.__main__ import main
 from twin.search.config import SearchConfig
+from twin.search.shards import POINTS
 
 SMALL = [
     "scenario=prefill",
@@ -46,11 +48,7 @@ def result(folder: Path) -> dict[str, Any]:
 
 def test_the_best_has_the_least_ttft_and_its_file_alone_gives_it_again(ran: Path) -> None:
     found = result(ran)
-    points = [
-        us
-        for line in (ran / "points.jsonl").read_text().splitlines()
-        for _, us in json.loads(line)["found"]["points"]
-    ]
+    points = pq.read_table(ran / POINTS)["latency_us"].to_pylist()
     best = found["best"]
     assert "tpot_ms" not in best
     assert best["ttft_ms"] == pytest.approx(min(points) / 1e3, rel=1e-9)

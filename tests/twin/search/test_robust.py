@@ -12,7 +12,7 @@ from twin.evaluate import latencies
 from twin.models import load_model
 from twin.schedule_io import load_schedule
 from twin.search.config import Knob
-from twin.search.pool import Workers
+from twin.search.pool import Processes
 from twin.search.robust import SkewRun, TieRun, rank_ties
 from twin.search.space import Space
 from twin.search.structure import Structure, places_of
@@ -52,7 +52,7 @@ def test_ties_of_two_structures_run_on_a_drawn_die_as_one_by_one() -> None:
 def test_the_order_is_that_of_the_slow_end_and_not_of_the_prediction() -> None:
     # The fastest is put first though it is none here: it stays among those listed.
     ties = [2, 0, 4, 8, 6]
-    with Workers(1) as workers:
+    with Processes(1) as workers:
         ranked = rank_ties(SPACE, ties, VARIANTS, 3, workers)
     drawn = np.array([TieRun(SPACE, tuple(ties))(variant) for variant in VARIANTS])
     slow = np.quantile(drawn, 0.9, axis=0)
@@ -81,7 +81,7 @@ def test_prefill_is_ranked_by_the_draws_alone() -> None:
     schedule = load_schedule("recipe_prefill")
     knob = Knob(drives="chunk", levels=(1024, 8192))
     space = replace(SPACE, base=schedule, knobs={"chunk": knob})
-    with Workers(1) as workers:
+    with Processes(1) as workers:
         ranked = rank_ties(space, [0, 1], VARIANTS[:2], 2, workers)
     assert [each.skew for each in ranked] == [None, None]
     assert sorted(each.index for each in ranked) == [0, 1]

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from hardware_models.hardware import load_hardware
@@ -17,6 +18,7 @@ from twin.schedule_io import load_schedule
 from twin.sealed import SEALED, read_sealed
 from twin.search.__main__ import SEALED_RECOMMENDED, main
 from twin.search.config import SearchConfig
+from twin.search.shards import POINTS, SHARDS
 
 SMALL = [
     "search.knobs.mla_1.levels=[0,1]",
@@ -82,7 +84,7 @@ def test_the_result_has_the_stable_keys(ran: Path) -> None:
             assert set(entry) >= ENTRY_KEYS
             assert (ran / entry["schedule"]).is_file()
             assert entry["interval"][0] <= entry["interval"][1]
-    for name in ("schedule.yaml", "trace.json", "report.html", "timing.json", "points.jsonl"):
+    for name in ("schedule.yaml", "trace.json", "report.html", "timing.json", POINTS):
         assert (ran / name).stat().st_size > 0
 
 
@@ -122,6 +124,16 @@ def test_the_best_and_the_recommended_are_sealed(ran: Path) -> None:
         assert interval == pytest.approx(found[key]["interval"])
 
 
+def test_the_points_are_a_table_with_the_level_of_every_knob(ran: Path) -> None:
+    found = result(ran)
+    table = pq.read_table(ran / POINTS)
+    assert {f"knob.{name}" for name in found["space"]} < set(table.column_names)
+    best = min(table.to_pylist(), key=lambda row: (row["latency_us"], row["index"]))
+    assert best["latency_us"] / 1e3 == pytest.approx(found["best"]["tpot_ms"], rel=1e-9)
+    assert {name: best[f"knob.{name}"] for name in found["space"]} == found["best"]["knobs"]
+    assert best["tokens_per_s_per_die"] == pytest.approx(found["best"]["tokens_per_s_per_die"])
+
+
 def test_baselines_serve_the_same_batch_on_the_same_dies(ran: Path) -> None:
     found = result(ran)
     best = load_schedule(str(ran / "schedule.yaml"))
@@ -142,8 +154,13 @@ def test_the_saved_schedule_alone_gives_the_same_numbers(ran: Path) -> None:
 def test_two_processes_write_the_same_bytes(ran: Path, tmp_path: Path) -> None:
     arguments = AFD if "ratio" in result(ran)["space"] else COLOCATED
     assert search(tmp_path, *arguments, "workers=2") == 0
-    for name in ("result.json", "schedule.yaml", "trace.json", "points.jsonl"):
+    for name in ("result.json", "schedule.yaml", "trace.json", POINTS):
         assert (tmp_path / name).read_bytes() == (ran / name).read_bytes()
+    names = sorted(path.name for path in (ran / SHARDS).iterdir())
+    assert names == sorted(path.name for path in (tmp_path / SHARDS).iterdir())
+    assert len(names) > 1
+    for name in names:
+        assert (tmp_path / SHARDS / name).read_bytes() == (ran / SHARDS / name).read_bytes()
 
 
 def test_an_illegal_ratio_is_counted_not_dropped(tmp_path: Path) -> None:
