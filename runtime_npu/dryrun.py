@@ -33,7 +33,7 @@ from twin.schedule_io import load_schedule, save_schedule
 from twin.validate import validate_schedule
 
 COMMAND = "runtime_npu.dryrun"
-Mode = Literal["ge_graph", "npugraph_ex"]
+Mode = Literal["eager", "ge_graph", "npugraph_ex"]
 
 
 class DifferenceError(TwinError):
@@ -103,9 +103,7 @@ def _check_lowered(schedule: Schedule, source: str) -> None:
     check_supported(schedule, source)
     deployment = schedule.deployment
     for field, value, allowed in (
-        ("workload.phase", schedule.workload.phase, ("decode",)),
         ("deployment.quantisation", deployment.quantisation, ("bf16", "w8a8")),
-        ("deployment.graph_mode", deployment.graph_mode, ("ge_graph", "npugraph_ex")),
     ):
         if value not in allowed:
             said = " or ".join(str(item) for item in allowed)

@@ -9,6 +9,7 @@ NEEDED_OPS = (
     "npu_dynamic_quant",
     "npu_fused_infer_attention_score_v2",
     "npu_grouped_matmul",
+    "npu_interleave_rope",
     "npu_kv_rmsnorm_rope_cache",
     "npu_mla_prolog_v3",
     "npu_moe_distribute_combine_v2",

@@ -1,4 +1,4 @@
-"""The npu backend: the op interface on torch_npu's fused ops, for decode in a graph mode."""
+"""The npu backend: the op interface on torch_npu's fused ops."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import override
 
 from runtime_npu.backends.base import PrologWeights
-from runtime_npu.backends.npu_ffn import NpuFfn
 from runtime_npu.backends.npu_issue import Listener, Namer, not_here
 from runtime_npu.backends.npu_order import Order
+from runtime_npu.backends.npu_prefill import NpuPrefill
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.npu import attention_ops, matmul_ops, transfer_ops, vector_ops
 from runtime_npu.npu.forms import Forms
@@ -25,7 +25,7 @@ from runtime_npu.rope import Rope
 from runtime_npu.sampling import Draw
 
 
-class NpuBackend(NpuFfn):
+class NpuBackend(NpuPrefill):
     """Ops on the forms of the model's tensors (:mod:`runtime_npu.npu.forms`)."""
 
     def __init__(
@@ -37,7 +37,6 @@ class NpuBackend(NpuFfn):
     ) -> None:
         super().__init__(forms, order, communicator_name, listener)
         self._heads_first: Any = WeakIdKeyDictionary()
-        self._transfers: dict[tuple[int, bool], int] = {}
 
     # ---- outside the layers, norms ----
 
@@ -196,33 +195,38 @@ class NpuBackend(NpuFfn):
 
     @override
     def all_gather(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        self._read(x)
         return self._collected(collectives.all_gather_single(x, 0, group.handle))
 
     @override
     def reduce_scatter(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        self._read(x)
         return self._collected(collectives.reduce_scatter_single(x, "sum", 0, group.handle))
 
     @override
     def all_reduce(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        self._read(x)
         return self._collected(collectives.all_reduce(x, "sum", group.handle))
 
     @override
     def all_to_all(self, x: torch.Tensor, group: Communicator) -> torch.Tensor:
+        self._read(x)
         exchanged = collectives.all_to_all_single(x.contiguous(), None, None, group.handle)
         return self._collected(exchanged)
-
-    def _collected(self, result: torch.Tensor) -> torch.Tensor:
-        waited: torch.Tensor = collectives.wait_tensor(result)  # type: ignore[no-untyped-call]
-        return self._wrote(waited)
 
     @override
     def send(self, x: torch.Tensor, link: Link) -> None:
         self._read(x)
-        transfer_ops.send(x, link.peer, self._tag(link, sends=True))
+        if self._order.is_graph:
+            transfer_ops.send(x, link.peer, self._tag(link, sends=True))
+        else:
+            transfer_ops.send_now(x, link.peer)
         self._wrote(x)
 
     @override
     def receive(self, shape: Sequence[int], dtype: torch.dtype, link: Link) -> torch.Tensor:
+        if not self._order.is_graph:
+            return self._wrote(transfer_ops.receive_now(shape, dtype, link.peer))
         tag = self._tag(link, sends=False)
         return self._wrote(transfer_ops.receive(shape, dtype, link.peer, tag))
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed._functional_collectives as collectives
 from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import override
 
@@ -16,7 +17,7 @@ from runtime_npu.backends.npu_order import Order
 from runtime_npu.npu import vector_ops
 from runtime_npu.npu.forms import Forms
 from runtime_npu.parallel.communicator import Communicator
-from runtime_npu.record import Event
+from runtime_npu.record import Event, Recorder
 from twin.graph.step_graph import PREFETCH_STREAM
 
 Namer = Callable[[Communicator], str]
@@ -53,6 +54,21 @@ class NpuIssue(Backend):
         self._listener = listener
         self._written_on: Any = WeakIdKeyDictionary()
         self._output: torch.Tensor | None = None
+        self._transfers: dict[tuple[int, bool], int] = {}
+
+    @contextmanager
+    def issuing(self, forms: Forms, order: Order, listener: Listener) -> Iterator[Recorder]:
+        """One pass: ops inside take ``forms``, are ordered by ``order`` and recorded apart."""
+        outer = self._forms, self._order, self._listener, self.recorder
+        self._forms, self._order, self._listener = forms, order, listener
+        self.recorder = Recorder()
+        self._written_on.clear()
+        self._transfers.clear()
+        self._output = None
+        try:
+            yield self.recorder
+        finally:
+            self._forms, self._order, self._listener, self.recorder = outer
 
     @override
     @contextmanager
@@ -89,6 +105,11 @@ class NpuIssue(Backend):
         if event.stream != self._order.current:
             self._order.wait(event.after)
 
+    def _collected(self, result: torch.Tensor) -> torch.Tensor:
+        """What a collective gave, behind its wait."""
+        waited: torch.Tensor = collectives.wait_tensor(result)  # type: ignore[no-untyped-call]
+        return self._wrote(waited)
+
     @override
     def prefetch(self, name: str, weight: torch.Tensor, after: Event, max_bytes: int) -> None:
         form = self._forms.of(weight)
@@ -109,6 +130,7 @@ class NpuIssue(Backend):
 
     def _wrote(self, tensor: torch.Tensor) -> torch.Tensor:
         self._written_on[tensor] = self._order.current
+        self._order.gives_back(tensor)
         self._output = tensor
         self._listener.done()
         return tensor
@@ -116,4 +138,4 @@ class NpuIssue(Backend):
 
 def not_here(what: str) -> InputError:
     """The refusal of ``what`` this backend does not do."""
-    return InputError("device", "npu", f"greedy decode; {what} runs on cpu")
+    return InputError("device", "npu", f"greedy tokens; {what} runs on cpu")

@@ -1,15 +1,16 @@
 """Streams, core limits, SuperKernel scopes and events, as a graph mode is told of them.
 
-In ge_graph the graph's edges order the streams: an op that reads another stream's tensor waits
-for it.  In npugraph_ex what is captured runs in the order of streams alone, so every wait is an
-event that one stream records and another waits for.
+Eager streams are the device's own, and every wait is an event.  In ge_graph the graph's edges
+order the streams: an op that reads another stream's tensor waits for it.  In npugraph_ex what
+is captured runs in the order of streams alone, so every wait is an event that one stream
+records and another waits for.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from itertools import count
 from typing import Any
@@ -26,6 +27,9 @@ from twin.schedule import CoreLimit
 class Order(ABC):
     """Scopes of torchair; every one is left again, also by an exception."""
 
+    is_graph = True
+    """Whether ops are compiled, or run as they are called."""
+
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
         self._stream = MAIN_STREAM
@@ -40,7 +44,7 @@ class Order(ABC):
             return
         outer, self._stream = self._stream, name
         try:
-            with scope("npu_stream_switch", name):
+            with self._switch(name):
                 yield
         finally:
             self._stream = outer
@@ -80,6 +84,14 @@ class Order(ABC):
         """The stream in force."""
         return self._stream
 
+    def _switch(self, name: str) -> AbstractContextManager[None]:
+        switched: AbstractContextManager[None] = scope("npu_stream_switch", name)
+        return switched
+
+    @abstractmethod
+    def gives_back(self, tensor: torch.Tensor) -> None:
+        """The current stream wrote ``tensor``, which main will read."""
+
     @abstractmethod
     def reads(self, tensor: torch.Tensor) -> None:
         """The current stream reads ``tensor``, which another stream wrote."""
@@ -93,8 +105,49 @@ class Order(ABC):
         """Hold the current stream until event ``tag``."""
 
 
+class EagerOrder(Order):
+    """Streams and events of the device; it has neither core limits nor scopes (validated)."""
+
+    is_graph = False
+
+    def __init__(self, hardware: Hardware) -> None:
+        super().__init__(hardware)
+        self._npu: Any = torch.npu  # type: ignore[attr-defined]
+        self.streams: dict[str, Any] = {MAIN_STREAM: self._npu.current_stream()}
+        self._events: dict[str, Any] = {}
+
+    @override
+    def _switch(self, name: str) -> AbstractContextManager[None]:
+        if name not in self.streams:
+            self.streams[name] = self._npu.Stream()
+        switched: AbstractContextManager[None] = self._npu.stream(self.streams[name])
+        return switched
+
+    @override
+    def gives_back(self, tensor: torch.Tensor) -> None:
+        if self._stream != MAIN_STREAM:
+            tensor.record_stream(self.streams[MAIN_STREAM])
+
+    @override
+    def reads(self, tensor: torch.Tensor) -> None:
+        tensor.record_stream(self.streams[self._stream])
+
+    @override
+    def signal(self, tag: str) -> None:
+        self._events[tag] = event = self._npu.Event()
+        event.record(self.streams[self._stream])
+
+    @override
+    def wait(self, tag: str) -> None:
+        self._events[tag].wait(self.streams[self._stream])
+
+
 class GeOrder(Order):
     """Edges say it all: of order, and of how long a tensor must live."""
+
+    @override
+    def gives_back(self, tensor: torch.Tensor) -> None:
+        pass
 
     @override
     def reads(self, tensor: torch.Tensor) -> None:
@@ -119,6 +172,10 @@ class CapturedOrder(Order):
         super().__init__(hardware)
         self._graph = next(_graphs)
         self._events: dict[str, Any] = {}
+
+    @override
+    def gives_back(self, tensor: torch.Tensor) -> None:
+        pass
 
     @override
     def reads(self, tensor: torch.Tensor) -> None:

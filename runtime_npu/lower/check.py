@@ -56,13 +56,16 @@ _BY_OP: dict[str, GroupName] = {
     "all_gather": "attention_tp",
     "all_reduce": "o_proj_tp",
     "all_to_all": "o_proj_tp",
+    "back_all_to_all": "ep",
     "combine": "ep",
+    "count_all_to_all": "ep",
     "dispatch": "ep",
     "embed_reduce_scatter": "embed_tp",
     "lm_head_all_gather": "lm_head_tp",
     "lm_head_all_to_all": "lm_head_tp",
     "lse_all_to_all": "kvp",
     "reduce_scatter": "o_proj_tp",
+    "token_all_to_all": "ep",
 }
 
 

@@ -1,4 +1,4 @@
-"""Run on the stand-ins: lower a rank's decode step and say what it became, as JSON.
+"""Run on the stand-ins: lower a rank's step and say what it became, as JSON.
 
 :mod:`runtime_npu.dryrun` starts it, with one JSON argument: ``schedule`` (its YAML file's
 path), ``rank``, ``layers`` and ``answer`` (the file to write).
@@ -17,9 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from runtime_npu.lower.captured import lower_captured
+from runtime_npu.lower.eager import launch_eager
 from runtime_npu.lower.ge import lower_ge
 from runtime_npu.lower.lowered import LoweredOp
-from runtime_npu.lower.step import decode_step, pretend_world
+from runtime_npu.lower.step import pretend_world, rank_step
 from runtime_npu.lower.trace import Names, trace
 from runtime_npu.record import OpRecord
 from twin.model_spec import ModelSpec
@@ -31,15 +32,17 @@ from twin.schedule_io import load_schedule
 def lower(
     schedule: Schedule, spec: ModelSpec, rank: int
 ) -> tuple[list[LoweredOp], tuple[OpRecord, ...]]:
-    """The ops of the main graph and of each MTP pass's, and the record of what was issued.
+    """The ops of the main pass and of each MTP pass, and the record of what was issued.
 
     Raises:
         InputError: a contract of an op refuses a tensor.
     """
     hardware = load_hardware(schedule.deployment.hardware)
+    if schedule.deployment.graph_mode == "eager":
+        return launch_eager(schedule, spec, hardware, rank)
     pretend_world(schedule.deployment.total_dies, rank)
     mode, names = FakeTensorMode(), Names()
-    step = decode_step(schedule, spec, hardware, rank, mode, names)
+    step = rank_step(schedule, spec, hardware, rank, mode, names)
 
     traced = [trace(run, step.forms.inputs, mode, names) for run in step.passes]
     lower_one = lower_ge if schedule.deployment.graph_mode == "ge_graph" else lower_captured

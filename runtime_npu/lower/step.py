@@ -1,30 +1,33 @@
-"""A decode step of one rank, its tensors without data: model, batch, cache and their forms."""
+"""A step of one rank, its tensors without data: model, batch, cache and their forms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib import import_module
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hardware_models.hardware import Hardware
 from runtime_npu.backends.npu import NpuBackend
 from runtime_npu.backends.npu_issue import Listener
-from runtime_npu.backends.npu_order import CapturedOrder, GeOrder
+from runtime_npu.backends.npu_order import CapturedOrder, EagerOrder, GeOrder, Order
 from runtime_npu.batch import Batch, Packer, Step
 from runtime_npu.generate import rank_blocks
 from runtime_npu.kv_cache import KvCache
+from runtime_npu.lower.balanced import BalancedBackend
 from runtime_npu.lower.lowered import ranks_label
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
+from runtime_npu.npu.attention_ops import MASK
 from runtime_npu.npu.forms import Forms, bind_weights
 from runtime_npu.parallel.layout import Layout, last_rows
 from runtime_npu.parallel.world import World
-from runtime_npu.plan import layer_plan
+from runtime_npu.plan import layer_plan, prefill_order
 from runtime_npu.rope import rope_table
+from twin.deployment import GraphMode
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 
@@ -40,13 +43,18 @@ def pretend_world(ranks: int, rank: int) -> None:
     dist.init_process_group("fake", store=store, rank=rank, world_size=ranks)
 
 
+ORDERS: dict[GraphMode, Callable[[Hardware], Order]] = {
+    "eager": EagerOrder,
+    "ge_graph": GeOrder,
+    "npugraph_ex": CapturedOrder,
+}
 Place = Callable[[torch.Tensor], torch.Tensor]
 Pass = Callable[[], Sequence[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeStep:
-    """A rank's step, ready to be traced.
+class RankStep:
+    """A rank's step, ready to be traced, or run in eager.
 
     ``passes`` are the main one and those that draft, each a graph of its own; they reach
     ``forms.inputs`` by themselves and give what a graph must compute.
@@ -54,46 +62,51 @@ class DecodeStep:
 
     backend: NpuBackend
     forms: Forms
+    order: Order
     passes: tuple[Pass, ...]
 
 
-def decode_step(
+def rank_step(
     schedule: Schedule,
     spec: ModelSpec,
     hardware: Hardware,
     rank: int,
-    mode: FakeTensorMode,
+    mode: AbstractContextManager[object],
     listener: Listener,
-) -> DecodeStep:
+) -> RankStep:
     """Build the step of ``rank``; the world must be pretended by now.
 
-    Every sequence has the workload's KV length, and runs its last token and its drafts.
+    Tensors are made under ``mode``.  In decode every sequence has the workload's KV length, and
+    runs its last token and its drafts; in prefill that many tokens.
     """
     deployment = schedule.deployment
     world = World(deployment, rank)
-    order = (GeOrder if deployment.graph_mode == "ge_graph" else CapturedOrder)(hardware)
-    forms = Forms()
-    backend = NpuBackend(forms, order, lambda group: ranks_label(group.members), listener)
-    kind = FfnDie if world.place.role == "ffn" else LongcatFlash
+    order, forms = ORDERS[deployment.graph_mode](hardware), Forms()
+    backend = BalancedBackend(
+        spec, forms, order, lambda group: ranks_label(group.members), listener
+    )
 
     def place(host: torch.Tensor) -> torch.Tensor:
         with mode:
             return torch.empty(host.shape, dtype=host.dtype, device="npu")
 
     with mode:  # so that the model may take views of its weights while it is traced
-        model = kind(
-            spec,
-            backend,
-            layer_plan(schedule, world.place.role),
-            world,
-            dtype=DTYPE,
-            next_n=schedule.workload.next_n,
-        )
+        plan, drafts = layer_plan(schedule, world.place.role), schedule.workload.next_n
+        model: FfnDie | LongcatFlash
+        if world.place.role == "ffn":
+            model = FfnDie(spec, backend, plan, world, dtype=DTYPE, next_n=drafts)
+        else:
+            prompts = prefill_order(schedule)
+            model = LongcatFlash(
+                spec, backend, plan, world, dtype=DTYPE, prefill=prompts, next_n=drafts
+            )
         bind_weights(forms, model, place)
     batch = _Batch(schedule, spec, world)
     if isinstance(model, FfnDie):
-        return DecodeStep(backend, forms, (batch.serve(model),))
-    return DecodeStep(backend, forms, batch.attend(model, forms, place))
+        return RankStep(backend, forms, order, (batch.serve(model),))
+    if schedule.workload.is_prefill:
+        forms.bind_mask(place(torch.empty(MASK, dtype=torch.bool, device="meta")))
+    return RankStep(backend, forms, order, batch.attend(model, forms, place))
 
 
 class _Batch:
@@ -104,9 +117,11 @@ class _Batch:
         self._schedule, self._spec, self._world = schedule, spec, world
         self._rows = [[0] * workload.rows_per_sequence] * workload.global_batch
         counts = [len(own) for own in self._rows]
-        self._layout = Layout(schedule.deployment, workload.global_batch)
-        self._parts = self._layout.parts("decode", counts)
-        self._last = last_rows(self._layout, self._parts, counts, counts[0])
+        order = prefill_order(schedule)
+        self._layout = Layout(schedule.deployment, workload.global_batch, order)
+        self._parts = self._layout.parts(workload.phase, counts)
+        wanted = 1 if workload.is_prefill else counts[0]
+        self._last = last_rows(self._layout, self._parts, counts, wanted)
 
     def serve(self, model: FfnDie) -> Pass:
         """The pass of an FFN die, whose results leave by its links."""
@@ -121,15 +136,17 @@ class _Batch:
     def attend(self, model: LongcatFlash, forms: Forms, place: Place) -> tuple[Pass, ...]:
         """The main pass of an attention die and its drafts; their tensors are bound."""
         workload, spec, die = self._schedule.workload, self._spec, self._world.place.number
-        longest = workload.kv_tokens + len(self._rows[0]) + workload.next_n
+        cached = 0 if workload.is_prefill else workload.kv_tokens
+        longest = cached + len(self._rows[0]) + workload.next_n
         cache = self._cache([longest] * len(self._rows))
         for attention in cache.attentions:
             for half in (attention.latent, attention.rope):
                 forms.bind(half, place(half.unsqueeze(2)))
         table = rope_table(spec, longest, DTYPE)
         packer = Packer(self._layout, die, cache, table, sampling=None, vocab_size=spec.vocab_size)
-        cached = [workload.kv_tokens] * len(self._rows)
-        main = packer.pack("decode", self._rows, cached, self._parts, self._last)
+        main = packer.pack(
+            workload.phase, self._rows, [cached] * len(self._rows), self._parts, self._last
+        )
         drafts = [packer.follow(main, self._rows, self._parts) for _ in range(workload.next_n)]
         is_ge = self._schedule.deployment.graph_mode == "ge_graph"
         for batch in {id(b): b for step in (main, *drafts) for b in step.batches}.values():

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from runtime_npu.npu.contract import Contract, call
+from runtime_npu.npu.forms import Lengths
 from runtime_npu.npu.vector_ops import FLOATS
 from twin.validate.deployment import MERGE_WIDTH_RANGE, MERGE_WIDTH_STEP, MOST_PARTS
 
@@ -25,6 +26,11 @@ BLOCK_STEP = 16
 """Tokens of a cache block come in multiples of this."""
 
 UPDATE_WITHOUT_LSE = 0
+MASK = (2048, 2048)
+"""Shape of the mask that the kernel moves along the diagonal: true above it, bool."""
+
+RIGHT_DOWN_CAUSAL = 3
+ROPE_WIDTHS = (64,)
 
 
 def mla_prolog(
@@ -96,8 +102,8 @@ def paged_attention(
     latent_cache: torch.Tensor,
     rope_cache: torch.Tensor,
     block_table: torch.Tensor,
-    last_rows: Sequence[int] | torch.Tensor,
-    kv_lengths: Sequence[int] | torch.Tensor,
+    last_rows: Lengths,
+    kv_lengths: Lengths,
     *,
     scale: float,
     with_lse: bool = False,
@@ -121,13 +127,10 @@ def paged_attention(
         check.tensor("actual_seq_kvlen", kv_lengths, last_rows.shape, torch.int64)
         operator = _with_lengths_on_device
     else:
-        last_rows, kv_lengths = [int(x) for x in last_rows], [int(x) for x in kv_lengths]
-        check.holds(
-            last_rows == sorted(set(last_rows)) and last_rows[-1:] == [rows],
-            "actual_seq_qlen",
-            last_rows,
-            f"ascending, the last one {rows} (the rows)",
-        )
+        # Tokens may be symbols: numbers that change from step to step.
+        ends = [int(x) for x in last_rows]
+        _check_last_rows(check, ends, rows)
+        last_rows, kv_lengths = ends, list(kv_lengths)
         check.holds(
             len(kv_lengths) == len(last_rows),
             "actual_seq_kvlen",
@@ -157,6 +160,79 @@ def paged_attention(
 def _with_lengths_on_device(op: str, *args: object, **kwargs: object) -> Any:
     """Torchair's form of an op, whose lengths are tensors."""
     return getattr(import_module("torchair.ops"), op)(*args, **kwargs)
+
+
+def causal_attention(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_nope: torch.Tensor,
+    k_rope: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    last_rows: Sequence[int],
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """Prefill's attention, each row over the rows of its sequence up to its own: [T, heads, v].
+
+    ``q_nope`` and ``k_nope`` [T, heads, nope], ``q_rope`` and ``k_rope`` [T, heads, rope],
+    ``values`` [T, heads, v]; ``mask`` (:data:`MASK`) says which keys a row must not see.
+    ``last_rows`` counts, for each sequence, the rows up to its last.
+    """
+    check = Contract("npu_fused_infer_attention_score_v2")
+    check.tensor("query", q_nope, (None, None, None), *FLOATS)
+    rows, heads, nope = q_nope.shape
+    check.tensor("query_rope", q_rope, (rows, heads, None), q_nope.dtype)
+    check.tensor("key", k_nope, (rows, heads, nope), q_nope.dtype)
+    check.tensor("key_rope", k_rope, (rows, heads, q_rope.shape[2]), q_nope.dtype)
+    check.tensor("value", values, (rows, heads, None), q_nope.dtype)
+    check.tensor("atten_mask", mask, MASK, torch.bool)
+    _check_last_rows(check, last_rows, rows)
+    output: torch.Tensor = call(
+        "npu_fused_infer_attention_score_v2",
+        q_nope,
+        k_nope,
+        values,
+        query_rope=q_rope,
+        key_rope=k_rope,
+        atten_mask=mask,
+        actual_seq_qlen=list(last_rows),
+        actual_seq_kvlen=list(last_rows),
+        num_query_heads=heads,
+        num_key_value_heads=heads,
+        softmax_scale=scale,
+        input_layout="TND",
+        sparse_mode=RIGHT_DOWN_CAUSAL,
+    )[0]
+    return output
+
+
+def interleave_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """The pairs of ``x`` [T, heads, rope] turned, first halves before second ones.
+
+    ``cos`` and ``sin`` are [T, rope].  The order of a head's elements is the one that
+    :func:`kv_rmsnorm_rope_cache` gives its keys.
+    """
+    check = Contract("npu_interleave_rope")
+    check.tensor("x", x, (None, None, None), *FLOATS)
+    rows, _, rope = x.shape
+    check.one_of("x.shape[2]", rope, *ROPE_WIDTHS)
+    check.tensor("cos", cos, (rows, rope), x.dtype)
+    check.tensor("sin", sin, (rows, rope), x.dtype)
+    by_row = (rows, 1, 1, rope)
+    turned: torch.Tensor = call(
+        "npu_interleave_rope", x.unsqueeze(2), cos.view(by_row), sin.view(by_row)
+    )
+    return turned.squeeze(2)
+
+
+def _check_last_rows(check: Contract, last_rows: Sequence[int], rows: int) -> None:
+    check.holds(
+        list(last_rows) == sorted(set(last_rows)) and list(last_rows[-1:]) == [rows],
+        "actual_seq_qlen",
+        list(last_rows),
+        f"ascending, the last one {rows} (the rows)",
+    )
 
 
 def attention_update(outputs: Sequence[torch.Tensor], lse: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -7,7 +7,7 @@ numbers of 32 bits.  Each such form is made once, outside the graph, and is one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -19,6 +19,8 @@ TRANSPOSED = frozenset(
 """Weights of products, by the last part of their names: [..., n, k] becomes [..., k, n]."""
 
 _Key = tuple[int, int, int]
+Lengths = torch.Tensor | Sequence[int | torch.SymInt]
+"""Rows or tokens of each sequence: on the device, or numbers."""
 Place = Callable[[torch.Tensor], torch.Tensor]
 """Brings a host tensor to the device, contiguous."""
 
@@ -33,7 +35,9 @@ class Forms:
     def __init__(self) -> None:
         self._forms: dict[_Key, torch.Tensor] = {}
         self._ones: dict[int, torch.Tensor] = {}
-        self._lengths: dict[_Key, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._lengths: dict[_Key, tuple[Lengths, Lengths]] = {}
+        self._derived: dict[object, torch.Tensor] = {}
+        self._mask: torch.Tensor | None = None
         self.inputs: list[torch.Tensor] = []
         self._kept: list[torch.Tensor] = []
 
@@ -45,22 +49,75 @@ class Forms:
         self._kept.append(host)
 
     def of(self, host: torch.Tensor) -> torch.Tensor:
-        """The form of ``host``."""
+        """The form of ``host``; what lies on the device stands for itself."""
+        if host.device.type == "npu":
+            return host
         form = self._forms.get(_key(host))
         if form is None:
             raise UnboundError(f"a tensor {tuple(host.shape)} of {host.dtype} was not bound")
         return form
 
     def bind_lengths(
-        self, block_table: torch.Tensor, last_rows: torch.Tensor, kv_lengths: torch.Tensor
+        self, block_table: torch.Tensor, last_rows: Lengths, kv_lengths: Lengths
     ) -> None:
-        """Lengths on the device, of the batch with ``block_table``."""
+        """Lengths of the batch with ``block_table``; those on the device are inputs."""
         self._lengths[_key(block_table)] = last_rows, kv_lengths
-        self.inputs.extend((last_rows, kv_lengths))
+        self.inputs.extend(
+            lengths for lengths in (last_rows, kv_lengths) if isinstance(lengths, torch.Tensor)
+        )
 
-    def lengths(self, block_table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Rows up to each sequence's last, and its tokens; ``None``: they are numbers."""
+    def lengths(self, block_table: torch.Tensor) -> tuple[Lengths, Lengths] | None:
+        """Rows up to each sequence's last, and its tokens; ``None``: those of the batch."""
         return self._lengths.get(_key(block_table))
+
+    def copy(self, form: Callable[[torch.Tensor], torch.Tensor]) -> Forms:
+        """The same tensors with ``form(...)`` of what stands for them now, in the same order."""
+        made = {id(tensor): form(tensor) for tensor in self.inputs}
+        copied = Forms()
+        copied.inputs = [made[id(tensor)] for tensor in self.inputs]
+        copied._forms = {key: made[id(tensor)] for key, tensor in self._forms.items()}
+        copied._ones = {width: made[id(tensor)] for width, tensor in self._ones.items()}
+        copied._kept = list(self._kept)
+        return copied
+
+    def opened(self) -> Forms:
+        """The same forms, to bind those of one eager pass beside them."""
+        opened = Forms()
+        opened.inputs, opened._kept = list(self.inputs), list(self._kept)
+        opened._forms, opened._ones = dict(self._forms), self._ones
+        opened._derived, opened._mask = self._derived, self._mask
+        return opened
+
+    def scaled(self, host: torch.Tensor, scale: float) -> torch.Tensor:
+        """The form of ``host`` times ``scale``, made at its first use."""
+        return self._made(("scaled", _key(host), scale), lambda: self.of(host) * scale)
+
+    def flat(self, host: torch.Tensor, *, inner: int) -> torch.Tensor:
+        """``host``'s form [heads, ., .] as a product of all heads, made at its first use.
+
+        Axis ``inner`` comes first, behind it the heads' other axes side by side.
+        """
+
+        def make() -> torch.Tensor:
+            form = self.of(host)
+            return form.permute(inner, 0, 3 - inner).flatten(1).contiguous()
+
+        return self._made(("flat", _key(host), inner), make)
+
+    def _made(self, key: object, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if key not in self._derived:
+            self._derived[key] = make()
+        return self._derived[key]
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """Prefill attention's mask (:data:`runtime_npu.npu.attention_ops.MASK`)."""
+        assert self._mask is not None
+        return self._mask
+
+    def bind_mask(self, mask: torch.Tensor) -> None:
+        """``mask`` is on the device."""
+        self._mask = mask
 
     def bind_ones(self, width: int, ones: torch.Tensor) -> None:
         """``ones`` [width] fp32: the scale of a product whose scale comes later."""
@@ -72,11 +129,16 @@ class Forms:
         return self._ones[width]
 
 
-def bind_weights(forms: Forms, model: torch.nn.Module, place: Place) -> None:
-    """Bind every parameter of ``model``."""
+def bind_weights(
+    forms: Forms,
+    model: torch.nn.Module,
+    place: Place,
+    values: Callable[[str], torch.Tensor] | None = None,
+) -> None:
+    """Bind every parameter of ``model``; ``values`` are theirs by name where they lie elsewhere."""
     for name, weight in model.named_parameters():
         last = name.rpartition(".")[2]
-        form = weight.detach()
+        form = (weight if values is None else values(name)).detach()
         if last in TRANSPOSED:
             form = form.transpose(-1, -2)
         elif last == "w2_scale":

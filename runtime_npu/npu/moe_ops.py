@@ -25,6 +25,9 @@ KEPT_WEIGHTS = 0
 INT8 = 2
 """quant_mode of dispatch: int8 with a scale for each row."""
 
+NOT_QUANTISED, QUANTISED_BY_ROW = -1, 1
+"""quant_mode of init routing."""
+
 COUNTS = 1
 """expert_token_nums_type and its like: a number for each expert, not running sums."""
 
@@ -171,45 +174,74 @@ def _check_exchange(
 
 
 def init_routing(
-    x: torch.Tensor, ids: torch.Tensor, experts: int
+    x: torch.Tensor, ids: torch.Tensor, experts: int, copies: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows of ``x`` [T, H] once for each choice, by expert.
+    """Rows of ``x`` [T, H] once for each choice of a real expert, by expert.
 
     Returns:
-        rows [T x topk, H]; where each (row, choice) went [T x topk] int32; counts [experts] int64.
+        rows [T x topk, H], those for zero experts undefined and last; where each (row, choice)
+        went [T x topk] int32, -1 for zero experts; counts [experts] int64.
     """
+    rows, places, counts, _ = _init_routing(x, ids, experts, copies, NOT_QUANTISED)
+    return rows, places, counts
+
+
+def init_routing_quantised(
+    x: torch.Tensor, ids: torch.Tensor, experts: int, copies: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """:func:`init_routing` as int8, with a scale for each row [T x topk] fp32 behind the rows."""
+    rows, places, counts, scales = _init_routing(x, ids, experts, copies, QUANTISED_BY_ROW)
+    return rows, scales, places, counts
+
+
+def _init_routing(
+    x: torch.Tensor, ids: torch.Tensor, experts: int, copies: int, quant_mode: int
+) -> tuple[torch.Tensor, ...]:
     check = Contract("npu_moe_init_routing_v2")
     check.tensor("x", x, (None, None), *FLOATS)
     check.tensor("expert_idx", ids, (x.shape[0], None), torch.int32)
-    check.within("expert_num", experts, 1, MOST_EXPERTS)
-    rows, places, counts, _ = call(
+    check.within("experts", experts, 1, MOST_EXPERTS)
+    check.holds(copies >= 0, "copies", copies, "0 or more")
+    given: tuple[torch.Tensor, ...] = call(
         "npu_moe_init_routing_v2",
         x,
         ids,
         active_num=ids.numel(),
-        expert_num=experts,
+        # Every id must be below this; only those in the range get rows.
+        expert_num=experts + copies,
         expert_tokens_num_type=COUNTS,
         expert_tokens_num_flag=True,
+        quant_mode=quant_mode,
         active_expert_range=[0, experts],
     )
-    return rows, places, counts
+    return given
 
 
 def re_routing(
-    rows: torch.Tensor, counts: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows: torch.Tensor, counts: torch.Tensor, scales: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rows [N, H] that came rank by rank, sorted by local expert.
 
-    ``counts`` [ranks, local experts] int64.  Returns:
-        rows [N, H]; their old places [N] int32; counts [local experts] int64.
+    ``counts`` [ranks, local experts] int64; ``scales`` [N] fp32 where the rows are int8.
+
+    Returns:
+        rows [N, H]; their scales; their old places [N] int32; counts [local experts] int64.
     """
     check = Contract("npu_moe_re_routing")
     check.tensor("tokens", rows, (None, None), *FLOATS, torch.int8)
     check.tensor("expert_token_num_per_rank", counts, (None, None), torch.int64, torch.int32)
-    sorted_rows, _, places, totals = call(
-        "npu_moe_re_routing", rows, counts, expert_token_num_type=COUNTS
+    is_int8 = rows.dtype == torch.int8
+    check.one_of("per_token_scales given", scales is not None, is_int8)
+    if scales is not None:
+        check.tensor("per_token_scales", scales, (rows.shape[0],), torch.float32)
+    sorted_rows, sorted_scales, places, totals = call(
+        "npu_moe_re_routing",
+        rows,
+        counts,
+        per_token_scales=scales,
+        expert_token_num_type=COUNTS,
     )
-    return sorted_rows, places, totals
+    return sorted_rows, sorted_scales, places, totals
 
 
 def finalize_routing(

@@ -1,4 +1,4 @@
-"""Send and Recv of AFD in a graph: HCCL moves the rows over SDMA, without cores."""
+"""Send and Recv of AFD: HCCL moves the rows over SDMA, without cores."""
 
 from __future__ import annotations
 
@@ -29,6 +29,20 @@ def receive(shape: Sequence[int], dtype: torch.dtype, peer: int, tag: int) -> to
         room, peer, ranks, group_tag, tag, None, list(shape)
     )
     return arrived
+
+
+def send_now(x: torch.Tensor, peer: int) -> None:
+    """:func:`send` without a graph: in the order of the current stream."""
+    Contract("send").tensor("x", x, (None, None), *FLOATS)
+    dist.send(x, peer)
+
+
+def receive_now(shape: Sequence[int], dtype: torch.dtype, peer: int) -> torch.Tensor:
+    """:func:`receive` without a graph."""
+    room = torch.empty(*shape, dtype=dtype, device="npu")
+    Contract("receive").tensor("room", room, (None, None), *FLOATS)
+    dist.recv(room, peer)
+    return room
 
 
 def _everyone() -> tuple[list[int], str]:

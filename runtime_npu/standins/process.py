@@ -37,6 +37,8 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder),
         # Without it torch would load torch_npu by itself, in a place that is too early.
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        # Launches in the order of the calls, by the thread that calls.
+        "TASK_QUEUE_ENABLE": "0",
         FOLDER: str(built_standins()),
         **(extra or {}),
     }

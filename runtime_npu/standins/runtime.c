@@ -1,7 +1,7 @@
 /* The calls of the CANN runtime whose answers torch_npu reads.  All others are generated and
    only return success.  Device memory is host memory and starts as zeros; kernels do nothing;
-   every event is already reached.  With STANDIN_LOG=FILE the order of launches, events and
-   core limits is appended there, a line each. */
+   every event is already reached.  With STANDIN_LOG=FILE the order of launches, collectives,
+   events, core limits and waits of the host is appended there, a line each. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CUBE = 0, VECTOR = 1, MOST_STREAMS = 64 };
+enum { CUBE = 0, VECTOR = 1, TO_HOST = 2, MOST_STREAMS = 64 };
 static const uint32_t ALL_CORES[2] = {24, 48};
 static const size_t HBM_BYTES = (size_t)64 << 30;
 static const int64_t L2_BYTES = (int64_t)192 << 20;
@@ -85,6 +85,7 @@ int aclrtMemcpy(void *to, size_t most, const void *from, size_t bytes, int kind)
 }
 int aclrtMemcpyAsync(void *to, size_t most, const void *from, size_t bytes, int kind, void *s) {
     memcpy(to, from, bytes);
+    if (kind == TO_HOST) standin_note("launch %p copy_to_host", s);
     return 0;
 }
 int aclrtMemset(void *memory, size_t most, int value, size_t bytes) {
@@ -114,6 +115,52 @@ int aclrtRecordEvent(void *event, void *stream) {
 int aclrtStreamWaitEvent(void *stream, void *event) {
     standin_note("wait %p %p", stream, event);
     return 0;
+}
+int aclrtSynchronizeStream(void *stream) {
+    standin_note("sync %p", stream);
+    return 0;
+}
+int aclrtSynchronizeStreamWithTimeout(void *stream, int timeout) {
+    return aclrtSynchronizeStream(stream);
+}
+
+/* ---- collectives: a group's line says how many ranks it has, and which of them this is ---- */
+int HcclGetRootInfo(void *info) { return 0; }
+int HcclCommInitRootInfoConfig(uint32_t ranks, void *info, uint32_t rank, void *config, void **g) {
+    next_handle(g);
+    standin_note("group %p %u %u", *g, ranks, rank);
+    return 0;
+}
+int HcclCommInitRootInfo(uint32_t ranks, void *info, uint32_t rank, void **group) {
+    return HcclCommInitRootInfoConfig(ranks, info, rank, NULL, group);
+}
+int HcclGetCommName(void *group, char *name) { sprintf(name, "%p", group); return 0; }
+static int collective(const char *name, void *group, void *stream) {
+    standin_note("collective %p %s %p", stream, name, group);
+    return 0;
+}
+int HcclAllGather(void *from, void *to, uint64_t count, int type, void *group, void *stream) {
+    return collective("HcclAllGather", group, stream);
+}
+int HcclAllReduce(void *from, void *to, uint64_t count, int type, int sum, void *group, void *s) {
+    return collective("HcclAllReduce", group, s);
+}
+int HcclReduceScatter(void *from, void *to, uint64_t count, int type, int sum, void *g, void *s) {
+    return collective("HcclReduceScatter", g, s);
+}
+int HcclAlltoAll(void *from, uint64_t count, int type, void *to, uint64_t arriving, int its_type,
+                 void *group, void *stream) {
+    return collective("HcclAlltoAll", group, stream);
+}
+int HcclAlltoAllV(void *from, void *counts, void *places, int type, void *to, void *arriving,
+                  void *its_places, int its_type, void *group, void *stream) {
+    return collective("HcclAlltoAllV", group, stream);
+}
+int HcclSend(void *from, uint64_t count, int type, uint32_t peer, void *group, void *stream) {
+    return collective("HcclSend", group, stream);
+}
+int HcclRecv(void *to, uint64_t count, int type, uint32_t peer, void *group, void *stream) {
+    return collective("HcclRecv", group, stream);
 }
 
 /* ---- core limits ---- */

@@ -9,11 +9,11 @@ import schedules
 
 from twin.deployment import Afd, Deployment, GraphMode, RoleDeployment
 from twin.models import load_model
-from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
+from twin.schedule import CoreLimit, MoePlan, Prefetch, PrefillPlan, Schedule, Stage
 from twin.workload import Workload
 
-# Exchanges of experts have at least 1,024 columns.
-SMALL = replace(load_model("tiny"), name="small", hidden_size=1024)
+# Exchanges of experts have at least 1,024 columns, and prefill turns 64 elements of a head.
+SMALL = replace(load_model("tiny"), name="small", hidden_size=1024, qk_rope_head_dim=64)
 
 ROLE = RoleDeployment(dies=4, o_proj_tp=2, dense_tp=2, ep=4, lm_head_tp=2)
 TWO_STREAMS = replace(
@@ -141,7 +141,70 @@ def roles(mode: GraphMode) -> Mapping[str, tuple[Schedule, int]]:
     }
 
 
+PREFILL = replace(
+    TWO_STREAMS,
+    workload=Workload(phase="prefill", global_batch=12, kv_tokens=24),
+    deployment=replace(TWO_STREAMS.deployment, graph_mode="eager"),
+    stages=(Stage(name="all", streams={"main": CoreLimit(), "link": CoreLimit()}),),
+    prefetch=(),
+    super_kernel=(),
+    moe=MoePlan(chunk_tokens=40),
+    prefill=PrefillPlan(micro_batches=2),
+)
+EAGER = replace(
+    PREFILL,
+    workload=TWO_STREAMS.workload,
+    stages=(Stage(name="all", streams={"main": CoreLimit()}),),
+    moe=MoePlan(),
+    prefill=None,
+)
+
+
+def eager() -> Mapping[str, tuple[Schedule, int]]:
+    """Prefill and decode without a graph: schedule and rank."""
+    pairs = replace(afd("eager", ratio=2), prefetch=())
+    pairs = replace(
+        pairs,
+        stages=tuple(
+            replace(stage, streams={"main": CoreLimit(), "link": CoreLimit()})
+            for stage in pairs.stages
+        ),
+    )
+    (stage,) = PREFILL.stages
+    alone = replace(stage, streams={"main": CoreLimit()})
+    colocated = {
+        "base": PREFILL,
+        "one chunk": replace(PREFILL, moe=MoePlan()),
+        "other chunks": replace(PREFILL, moe=MoePlan(chunk_tokens=30)),
+        "one micro-batch": replace(PREFILL, prefill=PrefillPlan(micro_batches=1)),
+        "three micro-batches": replace(PREFILL, prefill=PrefillPlan(micro_batches=3)),
+        "no link stream": replace(PREFILL, stages=(alone,)),
+        "quantisation": replace(
+            PREFILL, deployment=replace(PREFILL.deployment, quantisation="bf16")
+        ),
+        **{
+            name: with_role(PREFILL, **{name: size})
+            for name, size in {
+                "attention_tp": 2,
+                "dense_tp": 1,
+                "embed_tp": 2,
+                "lm_head_tp": 4,
+                "o_proj_tp": 1,
+            }.items()
+        },
+        "decode": EAGER,
+        "decode without drafts": with_next_n(EAGER, 0),
+        "decode with kvp": with_next_n(with_role(EAGER, kvp=2), 0),
+    }
+    return {
+        **{name: (schedule, 1) for name, schedule in colocated.items()},
+        "attention of 2:1": (pairs, 3),
+        "ffn of 2:1": (pairs, 5),
+    }
+
+
 VARIANTS: Mapping[str, Mapping[str, tuple[Schedule, int]]] = {
+    "eager": eager(),
     "ge_graph": {
         **{name: (each, 1) for name, each in {**knobs(TWO_STREAMS), **SCOPES}.items()},
         **roles("ge_graph"),

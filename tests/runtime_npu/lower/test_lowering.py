@@ -14,15 +14,11 @@ from small import SMALL, VARIANTS
 from runtime_npu.standins.process import run_on_standins
 
 # One or two of each kind; the nightly run takes all.
-FEW = (
-    "base",
-    "cores of moe",
-    "one stream",
-    "place of a prefetch",
-    "kvp",
-    "attention of 1:1",
-    "ffn of 2:1 in two micro-batches",
-)
+FEW = {
+    "eager": ("base", "no link stream", "decode", "ffn of 2:1"),
+    "ge_graph": ("base", "cores of moe", "ffn of 2:1 in two micro-batches"),
+    "npugraph_ex": ("base", "place of a prefetch", "ffn of 2:1 in two micro-batches"),
+}
 
 TWICE = "attention of 2:1 in two micro-batches"
 
@@ -44,20 +40,54 @@ def check(answers: dict[str, Any], mode: str, names: Sequence[str]) -> None:
     for name in names:
         assert answers[name]["differences"] == [], name
         assert (answers[name]["ops"] == base) == (name == "base"), name
-    join = f"the step graph has ('layer.{SMALL.num_layers - 1}.moe.combine',)"
-    missed = [line for line in answers["no join"]["differences"] if join in line]
-    # In ge_graph the edges of the graph join the streams, whatever the model says.
-    assert len(missed) == (1 if mode == "ge_graph" else 2)
+    last, differences = f"layer.{SMALL.num_layers - 1}", answers["no join"]["differences"]
+    joins = {"eager": f"{last}.mb1.moe.back_all_to_all"}
+    join = f"the step graph has ('{joins.get(mode, f'{last}.moe.combine')}',"
+    lowered, issued = (
+        [line for line in differences if join in line and line.startswith(side)]
+        for side in ("lowered", "issued")
+    )
+    # In ge_graph the edges of the graph join the streams, whatever the model says; in eager
+    # the model does say it.
+    assert len(lowered) == (0 if mode == "ge_graph" else 1)
+    assert len(issued) == (0 if mode == "eager" else 1)
     assert answers["refused"] == ["npu_moe_distribute_dispatch_v2.H (columns of x)", 512]
 
 
 @pytest.mark.usefixtures("standins")
-@pytest.mark.parametrize("mode", VARIANTS)
+def test_prefill_and_eager_decode_are_launched_as_scheduled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = lowered("eager", FEW["eager"], tmp_path, monkeypatch)
+    check(answers, "eager", FEW["eager"])
+    ops = {op["name"]: op for op in answers["base"]["ops"]}
+    there = ops["layer.0.mb0.moe.chunk0.token_all_to_all"]
+    assert (there["stream"], there["calls"], there["group"]) == (
+        "link",
+        ["HcclAlltoAllV"],
+        "ranks 0-3",
+    )
+    assert there["waits"] == ["layer.0.mb0.moe.chunk0.read_counts"]
+    read = ops["layer.0.mb0.moe.chunk0.read_counts"]
+    assert (read["stream"], read["calls"][-1]) == ("host", "synchronize")
+    rows = ops["layer.0.mb0.moe.chunk0.init_routing"]
+    assert (rows["stream"], rows["calls"][0]) == ("main", "aclnnMoeInitRoutingV3")
+    ops = {op["name"]: op for op in answers["decode"]["ops"]}
+    assert ops["layer.0.moe.dispatch"]["group"] == "ranks 0-3"
+    ops = {op["name"]: op for op in answers["ffn of 2:1"]["ops"]}
+    assert (ops["layer.0.afd.send.1"]["calls"], ops["layer.0.afd.send.1"]["group"]) == (
+        ["HcclSend"],
+        "rank 3",
+    )
+
+
+@pytest.mark.usefixtures("standins")
+@pytest.mark.parametrize("mode", ["ge_graph", "npugraph_ex"])
 def test_a_few_knobs_lower_as_scheduled(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = lowered(mode, FEW, tmp_path, monkeypatch)
-    check(answers, mode, FEW)
+    answers = lowered(mode, FEW[mode], tmp_path, monkeypatch)
+    check(answers, mode, FEW[mode])
     ops = {op["name"]: op for op in answers["base"]["ops"]}
     dispatch = ops["layer.0.moe.dispatch"]
     assert (dispatch["stream"], dispatch["aic"], dispatch["aiv"]) == ("moe", 8, 16)

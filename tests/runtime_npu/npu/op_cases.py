@@ -36,6 +36,12 @@ def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
         "last_rows": [3, 6, 9, 12],
         "scale": 0.07,
     }
+    routed: Arguments = {
+        "x": t(ROWS, HIDDEN),
+        "ids": t(ROWS, TOPK, dtype=I32),
+        "experts": EXPERTS,
+        "copies": COPIES,
+    }
     received = Received(
         rows=t(ARRIVING, HIDDEN, dtype=I8),
         scales=t(ARRIVING, dtype=F32),
@@ -80,6 +86,23 @@ def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
                 "last_rows": t(SEQUENCES, dtype=I64),
                 "kv_lengths": t(SEQUENCES, dtype=I64),
             },
+        ),
+        "npu_fused_infer_attention_score_v2 of prompts": (
+            attention_ops.causal_attention,
+            {
+                "q_nope": t(ROWS, HEADS, NOPE),
+                "q_rope": t(ROWS, HEADS, ROPE),
+                "k_nope": t(ROWS, HEADS, NOPE),
+                "k_rope": t(ROWS, HEADS, ROPE),
+                "values": t(ROWS, HEADS, V),
+                "mask": t(*attention_ops.MASK, dtype=torch.bool),
+                "last_rows": [5, 12],
+                "scale": 0.07,
+            },
+        ),
+        "npu_interleave_rope": (
+            attention_ops.interleave_rope,
+            {"x": t(ROWS, HEADS, ROPE), "cos": t(ROWS, ROPE), "sin": t(ROWS, ROPE)},
         ),
         "npu_attention_update": (
             attention_ops.attention_update,
@@ -187,9 +210,18 @@ def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
         ),
         "npu_moe_init_routing_v2": (
             moe_ops.init_routing,
-            {"x": t(ROWS, HIDDEN), "ids": t(ROWS, TOPK, dtype=I32), "experts": EXPERTS},
+            routed,
         ),
+        "npu_moe_init_routing_v2 quantised": (moe_ops.init_routing_quantised, routed),
         "npu_moe_re_routing": (
+            moe_ops.re_routing,
+            {
+                "rows": t(1024, HIDDEN, dtype=I8),
+                "counts": t(EP, LOCAL, dtype=I64),
+                "scales": t(1024, dtype=F32),
+            },
+        ),
+        "npu_moe_re_routing bf16": (
             moe_ops.re_routing,
             {"rows": t(1024, HIDDEN), "counts": t(EP, LOCAL, dtype=I64)},
         ),
@@ -257,6 +289,8 @@ OUTPUTS: Mapping[str, list[tuple[tuple[int, ...], str]]] = {
         ((HEADS, ROWS, KV_RANK), "bfloat16"),
         ((0,), "float32"),
     ],
+    "npu_fused_infer_attention_score_v2 of prompts": [((ROWS, HEADS, V), "bfloat16")],
+    "npu_interleave_rope": [((ROWS, HEADS, ROPE), "bfloat16")],
     "npu_attention_update": [((ROWS * HEADS, V), "bfloat16")],
     "npu_kv_rmsnorm_rope_cache": [
         ((ROWS, 1, 1, ROPE), "bfloat16"),
@@ -284,7 +318,24 @@ OUTPUTS: Mapping[str, list[tuple[tuple[int, ...], str]]] = {
         ((ROWS * TOPK,), "int32"),
         ((EXPERTS,), "int64"),
     ],
-    "npu_moe_re_routing": [((1024, HIDDEN), "bfloat16"), ((1024,), "int32"), ((LOCAL,), "int64")],
+    "npu_moe_init_routing_v2 quantised": [
+        ((ROWS * TOPK, HIDDEN), "int8"),
+        ((ROWS * TOPK,), "float32"),
+        ((ROWS * TOPK,), "int32"),
+        ((EXPERTS,), "int64"),
+    ],
+    "npu_moe_re_routing": [
+        ((1024, HIDDEN), "int8"),
+        ((1024,), "float32"),
+        ((1024,), "int32"),
+        ((LOCAL,), "int64"),
+    ],
+    "npu_moe_re_routing bf16": [
+        ((1024, HIDDEN), "bfloat16"),
+        ((1024,), "float32"),
+        ((1024,), "int32"),
+        ((LOCAL,), "int64"),
+    ],
     "npu_moe_finalize_routing": [((ROWS, HIDDEN), "bfloat16")],
     "npu_dynamic_quant": [((96, HIDDEN), "int8"), ((96,), "float32")],
     "npu_dequant_swiglu_quant": [((96, DENSE), "int8"), ((96,), "float32")],

@@ -48,10 +48,17 @@ FREE = {
     ("npu_moe_distribute_combine_v2", "x", 1),
     ("npu_moe_init_routing_v2", "x", 1),
     ("npu_moe_init_routing_v2", "ids", 1),
-    ("npu_moe_re_routing", "rows", 0),
-    ("npu_moe_re_routing", "rows", 1),
-    ("npu_moe_re_routing", "counts", 0),
-    ("npu_moe_re_routing", "counts", 1),
+    ("npu_fused_infer_attention_score_v2 of prompts", "values", 2),
+    ("npu_interleave_rope", "x", 1),
+    ("npu_moe_init_routing_v2 quantised", "x", 1),
+    ("npu_moe_init_routing_v2 quantised", "ids", 1),
+    *(
+        (name, argument, axis)
+        for name in ("npu_moe_re_routing", "npu_moe_re_routing bf16")
+        for argument in ("rows", "counts")
+        for axis in (0, 1)
+        if (name, argument, axis) != ("npu_moe_re_routing", "rows", 0)
+    ),
     ("npu_moe_finalize_routing", "rows", 1),
 }
 

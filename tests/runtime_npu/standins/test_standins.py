@@ -34,9 +34,9 @@ def test_launches_events_and_limits_are_logged_in_order(tmp_path: Path) -> None:
     done = run_on_standins("child_streams", environment={LOG: str(log)})
     assert done.stdout.splitlines()[-1] == "(4, 128) 0.0"
     lines = [line.split() for line in log.read_text().splitlines()]
-    streams = {what: stream for word, stream, what, *_ in lines if word == "launch"}
+    streams = {line[2]: line[1] for line in lines if line[0] == "launch"}
     assert streams["aclnnSwiGlu"] != streams["aclnnDynamicQuantV2"]
-    words = [(word, what) for word, _, what, *_ in lines]
+    words = [(line[0], line[-1]) for line in lines]
     recorded = next(line for line in lines if line[0] == "record")
     waited = next(line for line in lines if line[0] == "wait")
     assert recorded[2] == waited[2]
@@ -46,6 +46,8 @@ def test_launches_events_and_limits_are_logged_in_order(tmp_path: Path) -> None:
     side = streams["aclnnDynamicQuantV2"]
     assert ["limit", side, "cube", "8"] in lines
     assert ["limit", side, "vector", "16"] in lines
+    # Reading a tensor on the host waits for its stream.
+    assert ["sync", streams["aclnnSwiGlu"]] in lines
 
 
 @pytest.mark.usefixtures("standins")

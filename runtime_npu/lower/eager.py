@@ -1,0 +1,95 @@
+"""Eager: a rank's step run on the stand-ins, whose launches are read back."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from typing_extensions import override
+
+from hardware_models.hardware import Hardware
+from runtime_npu.backends.npu_order import EagerOrder
+from runtime_npu.lower.launched import AGAIN, Marks, NotedGroups, note, read_launches
+from runtime_npu.lower.lowered import LoweredOp
+from runtime_npu.lower.step import rank_step
+from runtime_npu.record import OpRecord
+from runtime_npu.standins.process import LOG
+from twin.model_spec import ModelSpec
+from twin.schedule import Schedule
+
+_ROOT_INFO_BYTES = 4108
+
+
+def launch_eager(
+    schedule: Schedule, spec: ModelSpec, hardware: Hardware, rank: int
+) -> tuple[list[LoweredOp], tuple[OpRecord, ...]]:
+    """The ops of the step as launched, and the record of what was issued.
+
+    The step runs twice: the first time makes communicators, and forms of weights.
+    """
+    path = Path(os.environ.setdefault(LOG, tempfile.mkstemp(suffix=".log")[1]))
+    note("begins")
+    start = path.stat().st_size
+    store = _pretend_hccl(schedule.deployment.total_dies, rank)
+    step = rank_step(schedule, spec, hardware, rank, nullcontext(), Marks())
+    with torch.no_grad(), NotedGroups():  # type: ignore[no-untyped-call]
+        for word in ("first", AGAIN):
+            step.backend.recorder.take()
+            note(word)
+            for run in step.passes:
+                run()
+    assert isinstance(step.order, EagerOrder)
+    for label, stream in step.order.streams.items():
+        note(f"stream {stream.npu_stream:#x} {label}")
+    del store
+    with path.open("rb") as log:
+        log.seek(start)
+        lines = log.read().decode().splitlines()
+    return read_launches(lines, rank), step.backend.recorder.take()
+
+
+class _NobodyElse(torch._C._distributed_c10d.Store):
+    """Answers for ranks that nobody runs, so that HCCL believes that all are there."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__()
+        self._ranks = ranks
+
+    @override
+    def set(self, key: str, value: Any) -> None:
+        note(f"key {key}")
+
+    @override
+    def get(self, key: str) -> bytes:
+        note(f"key {key}")
+        return bytes(_ROOT_INFO_BYTES)
+
+    @override
+    def add(self, key: str, amount: int) -> int:
+        return self._ranks
+
+    @override
+    def wait(self, *_: Any) -> None:
+        return
+
+    @override
+    def check(self, keys: list[str]) -> bool:
+        return True
+
+    @override
+    def set_timeout(self, timeout: Any) -> None:
+        return
+
+
+def _pretend_hccl(ranks: int, rank: int) -> _NobodyElse:
+    """Initialise torch.distributed as ``rank`` of ``ranks``; the store must be kept."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    store = _NobodyElse(ranks)
+    dist.init_process_group("hccl", store=store, rank=rank, world_size=ranks)
+    return store
