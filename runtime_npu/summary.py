@@ -75,7 +75,7 @@ def rates(result: RunResult) -> dict[str, float]:
 
 def print_summary(result: RunResult) -> None:
     """Tokens, times, and the order of ops as issued: layer 0 and what lies outside layers."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, emoji=False)
     tokens = Table("prompt", "tokens in", "new token ids", title="Generated")
     for index, new in enumerate(result.reports[0].token_ids):
         tokens.add_row(str(index), str(len(result.prompts.ids[index])), " ".join(map(str, new)))

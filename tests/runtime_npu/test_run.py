@@ -122,10 +122,7 @@ def test_an_end_token_stops_its_sequence_alone(tmp_path: Path, checkpoint_of: Ch
     folder, prompts = checkpoint_of("plain"), prompts_of(SPECS["plain"], (5, 9))
     free = [oracle_run(oracle(folder), prompt, 12)[0] for prompt in prompts]
     end = next(token for token in free[0][2:8] if token not in free[1])
-    ended = tmp_path / "ended"
-    ended.mkdir()
-    for file in folder.iterdir():
-        (ended / file.name).write_bytes(file.read_bytes())
+    ended = _copy(folder, tmp_path / "ended")
     config = json.loads((ended / "config.json").read_text())
     for value, ends in ((end, {end}), ([end, free[1][0]], {end, free[1][0]})):
         (ended / "config.json").write_text(json.dumps({**config, "eos_token_id": value}))
@@ -140,22 +137,70 @@ def _until(tokens: list[int], ends: set[int]) -> list[int]:
     return tokens[: stop + 1]
 
 
-def test_text_prompts_go_through_the_checkpoints_tokenizer(
-    tmp_path: Path, checkpoint_of: Checkpoints
+def _copy(folder: Path, into: Path) -> Path:
+    into.mkdir()
+    for file in folder.iterdir():
+        (into / file.name).write_bytes(file.read_bytes())
+    return into
+
+
+def test_text_is_printed_as_the_tokenizer_writes_it(
+    tmp_path: Path, checkpoint_of: Checkpoints, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "checkpoint_with_tokenizer"
-    folder.mkdir()
-    for file in checkpoint_of("plain").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    words = {f"w{index}": index for index in range(SPECS["plain"].vocab_size)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    """Terminals' markup and names of emojis in it are text."""
+    folder = _copy(checkpoint_of("plain"), tmp_path / "checkpoint")
+    words = {f":cat:[b]{index}": index for index in range(SPECS["plain"].vocab_size)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token=":cat:[b]0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     run = (f"checkpoint={folder}", "max_new_tokens=3", f"output={tmp_path}")
-    assert command('prompts=["w5 w7","w90"]', *run) == 0
+    assert command("prompts=[':cat:[b]5 :cat:[b]7',':cat:[b]90']", *run) == 0
     found = result(tmp_path)
     assert found["prompt_ids"] == [[5, 7], [90]]
-    assert found["texts"] == [" ".join(f"w{t}" for t in row) for row in found["token_ids"]]
+    assert found["texts"] == [" ".join(f":cat:[b]{t}" for t in row) for row in found["token_ids"]]
+    printed = capsys.readouterr().out
+    assert all(f"prompt {index}: {text!r}" in printed for index, text in enumerate(found["texts"]))
+
+
+TEXTS = ("the cat", "a dog sat on the mat and saw the cat in the hat", "on")
+
+
+def test_texts_of_different_lengths_end_at_the_tokenizers_end_token(
+    tmp_path: Path, checkpoint_of: Checkpoints, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Byte pairs learnt here; every text begins with a token of the tokenizer's own."""
+    folder = _copy(checkpoint_of("plain"), tmp_path / "checkpoint")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
+    size = SPECS["plain"].vocab_size
+    letters = [chr(ord("a") + index) for index in range(26)]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size, special_tokens=["<s>", "</s>"], initial_alphabet=letters
+    )
+    tokenizer.train_from_iterator([*TEXTS, "all that is seen at home stays there"], trainer)
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    run = (f"checkpoint={folder}", f"prompts={json.dumps(TEXTS)}", f"output={tmp_path}")
+    assert command(*run, "max_new_tokens=10") == 0
+    found = result(tmp_path)
+    assert found["prompt_ids"] == [tokenizer.encode(text).ids for text in TEXTS]
+    assert len({len(prompt) for prompt in found["prompt_ids"]}) == len(TEXTS)
+    free = [oracle_run(oracle(folder), prompt, 10)[0] for prompt in found["prompt_ids"]]
+    assert found["token_ids"] == free
+    end = next(token for token in free[1][1:8] if token not in free[0])
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": end}))
+    capsys.readouterr()
+    assert command(*run, "max_new_tokens=10") == 0
+    found, printed = result(tmp_path), capsys.readouterr().out
+    assert found["token_ids"] == [_until(tokens, {end}) for tokens in free]
+    assert len(found["token_ids"][1]) < len(found["token_ids"][0])
+    for index, tokens in enumerate(found["token_ids"]):
+        assert found["texts"][index] == tokenizer.decode(tokens)
+        assert f"prompt {index}: {tokenizer.decode(tokens)!r}" in printed
 
 
 BAD_OPTIONS = {

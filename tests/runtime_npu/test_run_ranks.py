@@ -25,6 +25,22 @@ CPU = [x for x in shipped_schedules() if x.startswith("cpu/") and load_schedule(
 PROMPTS = "prompt_ids=[[1,2,3,4,5],[6],[7,8,9],[10,11]]"
 
 
+SIZES_OF = {
+    "single": {"dies": 1},
+    "dp2": {"dies": 2, "attention_groups": 2, "ep": 2},
+    "attention_tp2": {"attention_tp": 2},
+    **{f"o_proj_tp{n}": {"o_proj_tp": n, "attention_tp": 1, "kvp": 1} for n in (2, 4)},
+    **{f"dense_tp{n}": {"dense_tp": n} for n in (2, 4)},
+    "ep4": {"ep": 4},
+    **{f"kvp{n}": {"kvp": n} for n in (2, 4)},
+    "vocabulary_tp2": {"lm_head_tp": 2, "embed_tp": 2},
+    "combined4": {"attention_tp": 2, "dense_tp": 4, "ep": 4, "lm_head_tp": 4, "embed_tp": 2},
+    **{f"afd_{n}_1": {"dies": n} for n in (1, 2, 3)},
+    "afd_2_1_micro_batches": {"dies": 2},
+}
+"""Of the role that holds attention, by layout."""
+
+
 def command(*arguments: str) -> int:
     return run_command("run", RunOptions, main, list(arguments))
 
@@ -43,6 +59,16 @@ def same_as_on_one_die(name: str, folder: Path, *arguments: str) -> None:
     deployment = load_schedule(name).deployment
     assert ranks["ranks"] == deployment.total_dies
     assert bool(ranks["ffn_ops"]) == deployment.is_afd
+
+
+@pytest.mark.parametrize("layout", SIZES_OF)
+def test_every_layout_ships_as_a_schedule_for_cpus(layout: str) -> None:
+    schedule = load_schedule(f"cpu/{layout}")
+    attention = schedule.deployment.attention
+    assert {name: getattr(attention, name) for name in SIZES_OF[layout]} == SIZES_OF[layout]
+    assert schedule.deployment.is_afd == layout.startswith("afd")
+    assert (schedule.micro_batches > 1) == layout.endswith("micro_batches")
+    assert not schedule.workload.is_prefill
 
 
 @pytest.mark.nightly
