@@ -18,26 +18,14 @@ from rich.table import Table
 
 from hardware_models.errors import MachineError
 from hardware_models.hardware import load_hardware
-from runtime_npu.machine.devices import (
-    Probed,
-    ask,
-    check_cores,
-    check_devices,
-    check_memory,
-    check_ops,
-)
-from runtime_npu.machine.environment import check_buffer, check_expansion_mode, check_ranks
 from runtime_npu.machine.finding import Finding
-from runtime_npu.machine.software import check_cann, check_driver, check_torch_pair
-from runtime_npu.npu_ops import NEEDED_OPS
+from runtime_npu.machine.launch import PROBE, all_findings
 from twin.cli import run as run_command
-from twin.memory import memory_ledger
 from twin.models import load_model
 from twin.results import write_result, write_timing
 from twin.schedule_io import load_schedule
 
 COMMAND = "runtime_npu.doctor"
-PROBE = (sys.executable, "-m", "runtime_npu.machine.probe", *NEEDED_OPS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +47,7 @@ def examine(
     schedule = load_schedule(options.schedule)
     model = load_model(schedule.model)
     hardware = load_hardware(schedule.deployment.hardware)
-    needed = max(ledger.total_bytes for ledger in memory_ledger(schedule, model, hardware).values())
-    pair = check_torch_pair()
-    probed = ask(probe) if pair.status == "ok" else Probed(fault="torch_npu is not there to ask")
-    return (
-        check_driver(root),
-        check_cann(root, environment),
-        pair,
-        check_devices(probed),
-        check_cores(probed, hardware),
-        check_memory(probed, needed),
-        check_ops(probed, len(NEEDED_OPS)),
-        check_buffer(schedule, model, hardware, environment),
-        check_expansion_mode(environment),
-        check_ranks(schedule.deployment, len(probed.devices) or None, environment),
-    )
+    return all_findings(schedule, model, hardware, environment, root, probe, is_run=False)
 
 
 def main(options: DoctorOptions, folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from runtime_npu.generate import rank_blocks
+from runtime_npu.npu.check import check_for_npu
 from runtime_npu.options import RunOptions
 from runtime_npu.parallel.launch import run_as_rank, run_ranks
 from runtime_npu.parallel.rendezvous import torchrun_meeting
@@ -19,6 +20,9 @@ from runtime_npu.sampling import sampling
 from runtime_npu.source import weight_source
 from twin.schedule_io import load_schedule
 from twin.validate import validate_schedule
+
+PROFILE = "profile"
+"""The run's folder of what it measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,12 @@ class RunResult:
         return tuple(line for report in self.reports for line in report.differences)
 
 
-def execute(options: RunOptions, scratch: Path) -> RunResult | None:
+def execute(options: RunOptions, folder: Path) -> RunResult | None:
     """Prefill all prompts, decode them, compare what was issued with the step graph.
 
     The ranks are processes started here; under torchrun this process is one of them, and
-    only that of rank 0 gets the result (the others ``None``).  A random checkpoint that nobody
-    asked to keep is made in the folder ``scratch``.
+    only that of rank 0 gets the result (the others ``None``).  The run ``folder`` gets a random
+    checkpoint where nobody asked to keep one, and the profiles that NPUs write.
 
     Raises:
         InputError: anything in schedule, checkpoint, prompts or options that is wrong or not
@@ -50,29 +54,39 @@ def execute(options: RunOptions, scratch: Path) -> RunResult | None:
         PeerLostError: a rank of torchrun's has ended.
         RankError: a rank failed otherwise.
     """
-    meeting = torchrun_meeting()
+    on_npus = options.device == "npu"
+    meeting = torchrun_meeting(on_npus=on_npus)
     if meeting is not None and meeting.rank > 0:
         run_as_rank(run_rank, None, meeting)
         return None
-    job, prompts = _prepared(options, scratch)
+    job, prompts = _prepared(options, folder)
     ranks = job.schedule.deployment.total_dies
     if meeting is not None:
         if meeting.ranks != ranks:
             raise InputError("torchrun ranks", meeting.ranks, f"{ranks}, one for each die")
         reports = run_as_rank(run_rank, job, meeting)
     else:
-        reports = run_ranks(run_rank, job, ranks) if ranks > 1 else [run_rank(job, 0)]
+        is_apart = ranks > 1 or on_npus
+        reports = (
+            run_ranks(run_rank, job, ranks, on_npus=on_npus) if is_apart else [run_rank(job, 0)]
+        )
     return RunResult(job, prompts, tuple(reports), prompts.decode(reports[0].token_ids))
 
 
-def _prepared(options: RunOptions, scratch: Path) -> tuple[Job, Prompts]:
+def _prepared(options: RunOptions, folder: Path) -> tuple[Job, Prompts]:
     if options.max_new_tokens < 1:
         raise InputError("max_new_tokens", options.max_new_tokens, "1 or more")
+    if options.warmup_steps < 0:
+        raise InputError("warmup_steps", options.warmup_steps, "0 or more")
     schedule = load_schedule(options.schedule)
     check_supported(schedule, options.schedule)
+    if options.device == "npu":
+        check_for_npu(options, schedule)
+    elif options.compile_cache is not None:
+        raise InputError("compile_cache", options.compile_cache, "null with device=cpu")
     if options.profile and schedule.workload.is_prefill:
         raise InputError("profile", options.profile, "false in prefill: decode steps are timed")
-    source = weight_source(options, schedule, scratch)
+    source = weight_source(options, schedule, folder / "checkpoint")
     # The checkpoint's model need not be the one that the schedule was written for.
     schedule = dataclasses.replace(schedule, model=source.spec.name)
     validate_schedule(schedule, source.spec, load_hardware(schedule.deployment.hardware))
@@ -88,6 +102,10 @@ def _prepared(options: RunOptions, scratch: Path) -> tuple[Job, Prompts]:
         options.cache_tokens,
         sampling(options.temperature, options.top_p, options.seed),
         options.profile,
+        options.device,
+        options.warmup_steps,
+        None if options.compile_cache is None else Path(options.compile_cache).absolute(),
+        folder.absolute() / PROFILE,
     )
     for rank in range(schedule.deployment.total_dies):
         rank_blocks(schedule.deployment, rank, job.lengths, options.cache_tokens)

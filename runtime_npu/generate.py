@@ -10,6 +10,7 @@ import torch
 
 from hardware_models.errors import InputError
 from runtime_npu.batch import Packer, Step
+from runtime_npu.executor import Executor, ModelExecutor
 from runtime_npu.kv_cache import BLOCK_TOKENS, KvCache, pool_blocks
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash, StepOutput
@@ -30,13 +31,15 @@ Tokens = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Generation:
     """``token_ids``: new tokens per prompt, the end token included.  ``prefill_s`` and
-    ``step_s`` are wall times, drafts included; ``steps`` are the records of the decode steps
-    and ``accepted`` the accepted drafts in each, of every sequence that had not ended.
+    ``step_s`` are wall times, drafts included; ``forward_s`` is how long the passes of each step
+    held the device (nothing on a CPU).  ``steps`` are the records of the decode steps and
+    ``accepted`` the accepted drafts in each, of every sequence that had not ended.
     """  # noqa: D205
 
     token_ids: tuple[Tokens, ...]
     prefill_s: float
     step_s: tuple[float, ...]
+    forward_s: tuple[float, ...]
     prefill_ops: tuple[OpRecord, ...]
     steps: tuple[tuple[OpRecord, ...], ...]
     accepted: tuple[tuple[int, ...], ...]
@@ -58,7 +61,8 @@ class Decoder:
 
     All ranks know all sequences, and learn all new tokens behind every pass; a rank's cache
     holds those of its own attention group.  ``lengths`` are the most tokens that each sequence
-    reaches, ``blocks`` the size of this rank's pool (:func:`rank_blocks`).
+    reaches, ``blocks`` the size of this rank's pool (:func:`rank_blocks`).  ``executor`` runs
+    the passes of ``model`` (``None``: the model does).
     """
 
     def __init__(
@@ -70,22 +74,28 @@ class Decoder:
         *,
         block_tokens: int = BLOCK_TOKENS,
         sampling: Sampling | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self._model = model
+        self.executor = executor or ModelExecutor(model)
         self._world = world or alone()
         self.layout = Layout(self._world.deployment, len(lengths), model.prefill)
         self._lengths = [0] * len(lengths)
         if isinstance(model, FfnDie):
             return
         dtype, die = model.embed.dtype, self._world.place.number
-        self._cache = KvCache(
-            model.spec,
-            sequences=len(self.layout.held(self.layout.group_of(die))),
-            blocks=blocks,
-            dtype=dtype,
-            block_tokens=block_tokens,
-            mtp_passes=model.next_n,
-        )
+        held = self.layout.held(self.layout.group_of(die))
+        with torch.device(self.executor.cache_device):
+            self._cache = KvCache(
+                model.spec,
+                sequences=len(held),
+                blocks=blocks,
+                dtype=dtype,
+                block_tokens=block_tokens,
+                mtp_passes=model.next_n,
+            )
+        longest = max((lengths[sequence] for sequence in held), default=1)
+        self.executor.use_cache(self._cache, table_width=-(-longest // block_tokens))
         rope = rope_table(model.spec, max(lengths), dtype)
         self._packer = Packer(
             self.layout,
@@ -143,7 +153,7 @@ class Decoder:
                 own = torch.zeros(len(run.last.rows[0]), dtype=torch.long)
             else:
                 step = self._packer.follow(run.step, following, run.parts)
-                output = model.draft(number, step, hidden, self._cache)
+                output = self.executor.draft(number, step, hidden)
                 hidden, own = output.hidden, output.tokens
             made = self._all_tokens(own, run.last)
             for sequence, row in enumerate(at):
@@ -167,12 +177,12 @@ class Decoder:
         last = last_rows(self.layout, parts, counts, outputs)
         model, step = self._model, None
         if isinstance(model, FfnDie):
-            model(phase, [part.height for part in parts])
+            self.executor.serve(phase, [part.height for part in parts])
             nothing = torch.empty(0)
             output = StepOutput(nothing, nothing, torch.zeros(len(last.rows[0]), dtype=torch.long))
         else:
             step = self._packer.pack(phase, new_tokens, self._lengths, parts, last)
-            output = model(step, self._cache)
+            output = self.executor.forward(step)
         self._last_pass = _Pass(parts, last, counts, step, output.hidden)
         tokens = [token for own in self._all_tokens(output.tokens, last) for token in own]
         return replace(output, tokens=torch.tensor(tokens))
@@ -235,11 +245,13 @@ def generate(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     end_tokens: Sequence[int] = (),
+    warmup_steps: int = 0,
 ) -> Generation:
     """New tokens for every prompt, until each has ``max_new_tokens`` or an end token.
 
     A step runs the last token of each sequence and its drafts, if the model makes any.  A
     sequence that has ended stays in the batch (its shape is fixed) and repeats its last step.
+    The first step runs ``warmup_steps`` times more before it counts: it writes the same KV.
 
     Raises:
         InputError: the logits are not finite.
@@ -258,7 +270,13 @@ def generate(
         texts.add(sequence, [token])
 
     rows = [[token, *own] for token, own in zip(first, drafts, strict=True)]
+    for _ in range(0 if all(texts.ended) else warmup_steps):
+        warm = decoder.verify(rows).tokens.view(len(rows), -1).tolist()
+        decoder.draft(warm, [0] * len(rows))
+    recorder.take()
+    decoder.executor.take_forward_s()
     step_s: list[float] = []
+    forward_s: list[float] = []
     steps: list[tuple[OpRecord, ...]] = []
     accepted: list[tuple[int, ...]] = []
     while not all(texts.ended):
@@ -275,12 +293,15 @@ def generate(
             if not ended:
                 rows[sequence] = [new[sequence][-1], *drafts[sequence]]
         step_s.append(time.perf_counter() - start)
+        forward = decoder.executor.take_forward_s()
+        forward_s += [] if forward is None else [forward]
         steps.append(recorder.take())
         accepted.append(tuple(len(new[sequence]) - 1 for sequence in live))
     return Generation(
         token_ids=tuple(tuple(tokens) for tokens in texts.new),
         prefill_s=prefill_s,
         step_s=tuple(step_s),
+        forward_s=tuple(forward_s),
         prefill_ops=prefill_ops,
         steps=tuple(steps),
         accepted=tuple(accepted),

@@ -25,3 +25,5 @@ class RunOptions:
     device: Device = "cpu"
     seed: int = 0
     profile: bool = False
+    warmup_steps: int = 0
+    compile_cache: str | None = None

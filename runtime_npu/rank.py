@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from hardware_models.errors import MachineError
-from hardware_models.hardware import load_hardware
+from hardware_models.hardware import Hardware, load_hardware
+from runtime_npu.backends.base import Backend
+from runtime_npu.backends.npu import NpuBackend
 from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.checkpoint import Checkpoint, load_weights
 from runtime_npu.compare import differences
+from runtime_npu.executor import Executor, ModelExecutor
 from runtime_npu.generate import Decoder, Tokens, generate, rank_blocks
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
+from runtime_npu.npu.place import npu_backend, npu_executor
+from runtime_npu.npu.profiler import StepProfiledDecoder, step_profiler
+from runtime_npu.options import Device
 from runtime_npu.parallel.groups import Place, graph_die
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import for_prompts, layer_plan, prefill_order
@@ -41,6 +48,10 @@ class Job:
     cache_tokens: int | None
     sampling: Sampling | None
     profile: bool = False
+    device: Device = "cpu"
+    warmup_steps: int = 0
+    compile_cache: Path | None = None
+    profile_folder: Path | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -56,13 +67,14 @@ class Report:
     ``token_ids``, the wall times and ``accepted`` are those of
     :class:`runtime_npu.generate.Generation`; ``ops`` is the record of a step of the schedule's
     phase, ``differences`` is empty where that and the step graph agree.  ``profile`` is there
-    where the job asked for one.
+    where the job asked for one; ``forward_s`` is how long a step's passes held the device.
     """
 
     place: Place
     token_ids: tuple[Tokens, ...]
     prefill_s: float
     step_s: tuple[float, ...]
+    forward_s: tuple[float, ...]
     accepted: tuple[tuple[int, ...], ...]
     ops: tuple[OpRecord, ...]
     differences: tuple[str, ...]
@@ -76,14 +88,18 @@ def run_rank(job: Job, rank: int) -> Report:
         InputError: the checkpoint is not that of the model.
         MachineError: a cache larger than memory.
     """
+    if job.device == "npu":
+        hardware = load_hardware(job.schedule.deployment.hardware)
+        return _run(job, rank, npu_backend(hardware, rank))
     if job.profile:
         with one_thread():
             return _run(job, rank, ProfiledBackend())
     return _run(job, rank, ReferenceBackend())
 
 
-def _run(job: Job, rank: int, backend: ReferenceBackend) -> Report:
+def _run(job: Job, rank: int, backend: Backend) -> Report:
     world = World(job.schedule.deployment, rank)
+    hardware = load_hardware(job.schedule.deployment.hardware)
     if world.size > 1 and not job.profile:
         # Ranks share this machine's cores.
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // world.size))
@@ -91,15 +107,24 @@ def _run(job: Job, rank: int, backend: ReferenceBackend) -> Report:
     lengths = job.lengths
     blocks = rank_blocks(world.deployment, rank, lengths, job.cache_tokens)
     try:
-        kind = ProfiledDecoder if job.profile else Decoder
-        decoder = kind(model, lengths, blocks, world, sampling=job.sampling)
+        executor = _executor(job, model, world, backend, hardware)
+        kind = _decoder_kind(job)
+        decoder = kind(model, lengths, blocks, world, sampling=job.sampling, executor=executor)
     except RuntimeError as error:  # the allocator's answer to a cache that memory cannot hold
         asked = f"{blocks} cache blocks"
         raise MachineError(f"{asked} do not fit in this machine's memory ({error})") from None
     if isinstance(decoder, ProfiledDecoder) and isinstance(backend, ProfiledBackend):
         decoder.watch(backend, plain=job.max_new_tokens // 2)
-    generation = generate(decoder, job.prompts, job.max_new_tokens, job.source.end_tokens)
-    hardware = load_hardware(job.schedule.deployment.hardware)
+    if isinstance(decoder, StepProfiledDecoder):
+        assert job.profile_folder is not None
+        skipped = job.max_new_tokens // (2 * job.schedule.workload.rows_per_sequence)
+        profiler = step_profiler(job.profile_folder, rank)
+        decoder.watch(profiler, first=job.warmup_steps + skipped)
+    generation = generate(
+        decoder, job.prompts, job.max_new_tokens, job.source.end_tokens, job.warmup_steps
+    )
+    if isinstance(decoder, StepProfiledDecoder) and job.profile_folder is not None:
+        decoder.finish(job.profile_folder, rank)
     schedule = for_prompts(job.schedule, [len(prompt) for prompt in job.prompts])
     graph = build_step_graph(schedule, job.source.spec, hardware)
     is_prefill = schedule.workload.is_prefill
@@ -109,6 +134,7 @@ def _run(job: Job, rank: int, backend: ReferenceBackend) -> Report:
         token_ids=generation.token_ids,
         prefill_s=generation.prefill_s,
         step_s=generation.step_s,
+        forward_s=generation.forward_s,
         accepted=generation.accepted,
         ops=planned[0] if planned else (),
         differences=tuple(step_differences(planned, graph, world)),
@@ -116,13 +142,29 @@ def _run(job: Job, rank: int, backend: ReferenceBackend) -> Report:
     )
 
 
+def _decoder_kind(job: Job) -> type[Decoder]:
+    if not job.profile:
+        return Decoder
+    return StepProfiledDecoder if job.device == "npu" else ProfiledDecoder
+
+
+def _executor(
+    job: Job, model: LongcatFlash | FfnDie, world: World, backend: Backend, hardware: Hardware
+) -> Executor:
+    if not isinstance(backend, NpuBackend):
+        return ModelExecutor(model)
+    return npu_executor(
+        model, backend, world, hardware, job.schedule, job.source.spec, job.compile_cache
+    )
+
+
 def build_model(
     schedule: Schedule,
     source: WeightSource,
     world: World,
-    backend: ReferenceBackend | None = None,
+    backend: Backend | None = None,
 ) -> LongcatFlash | FfnDie:
-    """The rank's part of the schedule's model on the reference backend, its weights loaded.
+    """The rank's part of the schedule's model, its weights loaded; default: reference backend.
 
     Raises:
         InputError: the checkpoint is not that of the model.

@@ -58,6 +58,8 @@ def rates(result: RunResult) -> dict[str, float]:
 
     ``tpot_ms`` is the time of all steps over the tokens that they gave a sequence, p50 and p99
     are over steps: a step's time over its new tokens per sequence (1 + accepted drafts).
+    On NPUs ``forward_ms`` and ``forward_tpot_ms`` say the same of the passes alone, as the
+    device measures them: what the host does between two passes is not in them.
     They are rank 0's: every rank waits for all at the end of a step.
     """
     first = result.reports[0]
@@ -66,10 +68,17 @@ def rates(result: RunResult) -> dict[str, float]:
     if len(steps):
         tokens = np.array([1.0 + acceptance([step]) for step in first.accepted])
         times["tpot_ms"] = float(steps.sum() / tokens.sum())
-        for name, values in (("tpot_ms", steps / tokens), ("step_ms", steps)):
+        over = {"tpot_ms": steps / tokens, "step_ms": steps}
+        if first.forward_s:
+            forward = np.array(first.forward_s) * 1e3
+            times["forward_tpot_ms"] = float(forward.sum() / tokens.sum())
+            over |= {"forward_tpot_ms": forward / tokens, "forward_ms": forward}
+        for name, values in over.items():
             p50, p99 = np.percentile(values, (50, 99))
             times |= {f"{name}_p50": float(p50), f"{name}_p99": float(p99)}
-        times["step_ms"] = times.pop("step_ms_p50")
+        for name in ("step_ms", "forward_ms"):
+            if name in over:
+                times[name] = times.pop(f"{name}_p50")
     return times
 
 

@@ -44,23 +44,28 @@ class Names(Listener):
         self._open.enter_context(fx_traceback.annotate({OP: self._name, GLUE: is_glue}))
 
 
+Input = torch.Tensor | torch.SymInt
+"""A number among the inputs may be another one when the graph runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """``graph`` takes ``inputs``, in order."""
+    """``graph`` takes ``inputs``, in order: those with the numbers ``used`` of all."""
 
     graph: torch.fx.GraphModule
-    inputs: tuple[torch.Tensor, ...]
+    inputs: tuple[Input, ...]
+    used: tuple[int, ...]
 
 
 def trace(
     run: Callable[[], Sequence[torch.Tensor]],
-    inputs: Sequence[torch.Tensor],
+    inputs: Sequence[Input],
     mode: FakeTensorMode,
     names: Names,
 ) -> Traced:
     """The calls that ``run`` makes on ``inputs``, which it reaches by itself."""
 
-    def traced(*_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def traced(*_: Input) -> tuple[torch.Tensor, ...]:
         try:
             return tuple(run())
         finally:
@@ -68,16 +73,28 @@ def trace(
 
     with mode, fx_traceback.preserve_node_meta(), torch.no_grad():
         graph = make_fx(traced, _allow_fake_constant=True)(*inputs)
-    used = [
-        (node, tensor)
-        for node, tensor in zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)
-        if node.users
-    ]
-    for node in graph.graph.find_nodes(op="placeholder"):
+    nodes = graph.graph.find_nodes(op="placeholder")
+    used = tuple(number for number, node in enumerate(nodes) if node.users)
+    for node in nodes:
         if not node.users:
             graph.graph.erase_node(node)
+    _drop_unread(graph)
     graph.recompile()
-    return Traced(graph, tuple(tensor for _, tensor in used))
+    return Traced(graph, tuple(inputs[number] for number in used), used)
+
+
+def _drop_unread(graph: torch.fx.GraphModule) -> None:
+    """Leave out constants, and views of the model's own weights, that no op reads."""
+    dropped = set()
+    for node in graph.graph.find_nodes(op="get_attr"):
+        if any(user.users for user in node.users):
+            continue
+        for user in list(node.users):
+            graph.graph.erase_node(user)
+        graph.graph.erase_node(node)
+        dropped.add(str(node.target))
+    for name in dropped - {str(node.target) for node in graph.graph.find_nodes(op="get_attr")}:
+        delattr(graph, name)
 
 
 def op_of(node: torch.fx.Node) -> str | None:

@@ -14,6 +14,7 @@ PROBE_S = 120.0
 """How long the probe may take: loading torch_npu and CANN takes some tens of seconds."""
 
 GIB = 2**30
+NO_TORCH_NPU = "torch_npu is not there to ask"
 
 
 @dataclass(frozen=True, slots=True)

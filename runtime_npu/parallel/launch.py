@@ -48,8 +48,12 @@ class _Failure:
     """Whether it only lost a peer, so that another rank's failure is the cause."""
 
 
-def run_ranks(task: Task[Job, Result], job: Job, ranks: int) -> list[Result]:
+def run_ranks(
+    task: Task[Job, Result], job: Job, ranks: int, *, on_npus: bool = False
+) -> list[Result]:
     """``task(job, rank)`` in a process for each rank; their results in rank order.
+
+    ``on_npus``: rank i takes NPU i of this machine.
 
     ``task``, ``job`` and the results travel pickled.  When a rank fails, the others are ended
     and its error is raised here; so they are on any exception here (Ctrl-C included).
@@ -67,7 +71,7 @@ def run_ranks(task: Task[Job, Result], job: Job, ranks: int) -> list[Result]:
         with _interrupts_held():
             for rank in range(ranks):
                 ours, theirs = context.Pipe(duplex=False)
-                meeting = Meeting(rank, ranks, store.port)
+                meeting = Meeting(rank, ranks, store.port, rank if on_npus else None)
                 process = context.Process(
                     target=_rank_main, args=(task, job, meeting, theirs), name=f"rank {rank}"
                 )

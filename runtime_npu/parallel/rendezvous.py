@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -23,18 +25,23 @@ long is taken for lost."""
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Ranks meet at ``port`` of this machine; ``None``: where torchrun's environment says."""
+    """Ranks meet at ``port`` of this machine; ``None``: where torchrun's environment says.
+
+    ``npu`` is the NPU of this machine that the rank runs on; ``None``: a CPU.
+    """
 
     rank: int
     ranks: int
     port: int | None
+    npu: int | None = None
 
 
-def torchrun_meeting() -> Meeting | None:
+def torchrun_meeting(*, on_npus: bool = False) -> Meeting | None:
     """The meeting that torchrun's environment describes; ``None`` outside torchrun."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
-    return Meeting(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), None)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return Meeting(rank, ranks, None, int(os.environ["LOCAL_RANK"]) if on_npus else None)
 
 
 def host_store() -> TCPStore:
@@ -52,13 +59,14 @@ def met(meeting: Meeting) -> Iterator[None]:
         PeerLostError: not all ranks came in time.
     """
     wait = timedelta(seconds=MEETING_S)
+    backend = "gloo" if meeting.npu is None else _on_npu(meeting.npu)
     with exchanging(f"meeting of {meeting.ranks} ranks"):
         if meeting.port is None:
-            dist.init_process_group("gloo", timeout=timedelta(seconds=EXCHANGE_S))
+            dist.init_process_group(backend, timeout=timedelta(seconds=EXCHANGE_S))
         else:
             store = TCPStore(HOST, meeting.port, is_master=False, timeout=wait)
             dist.init_process_group(
-                "gloo",
+                backend,
                 store=store,
                 rank=meeting.rank,
                 world_size=meeting.ranks,
@@ -68,3 +76,10 @@ def met(meeting: Meeting) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def _on_npu(device: int) -> str:
+    """Take NPU ``device``; the backends: what lies on it goes over HCCL, the rest over Gloo."""
+    torch_npu: Any = import_module("torch_npu")
+    torch_npu.npu.set_device(device)
+    return "cpu:gloo,npu:hccl"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class World:
         self.place: Place = place_of(deployment, rank)
         handles = _handles(deployment)
         self.groups: Groups = {
-            name: Communicator(own, rank, handles.get(own))
+            name: Communicator(own, rank, handles.get((name == "ep", own)))
             for name in GROUPS
             for own in [members(deployment, name, rank)]
         }
@@ -72,10 +73,27 @@ def alone() -> World:
     )
 
 
-def _handles(deployment: Deployment) -> dict[tuple[int, ...], Any]:
-    """A torch.distributed group for each set of ranks; all ranks make all, in the same order."""
+def _handles(deployment: Deployment) -> dict[tuple[bool, tuple[int, ...]], Any]:
+    """A torch.distributed group for each set of ranks; all ranks make all, in the same order.
+
+    Experts exchange in groups of their own, also where others have the same ranks: on an NPU
+    dispatch and combine write into their communicator's windows, beside the other collectives.
+    """
     sets = {
-        members(deployment, name, rank) for name in GROUPS for rank in range(deployment.total_dies)
+        (name == "ep", members(deployment, name, rank))
+        for name in GROUPS
+        for rank in range(deployment.total_dies)
     }
     with exchanging("making the groups"):
-        return {ranks: dist.new_group(list(ranks)) for ranks in sorted(sets) if len(ranks) > 1}
+        return {key: _group(*key) for key in sorted(sets) if len(key[1]) > 1}
+
+
+def _group(is_ep: bool, ranks: tuple[int, ...]) -> Any:
+    options = None
+    if "hccl" in dist.get_backend_config():
+        # With a name of our own, what was compiled for a communicator is good for the next run.
+        hccl: Any = import_module("torch_npu._C._distributed_c10d").ProcessGroupHCCL
+        options = hccl.Options()
+        kind = "ep" if is_ep else "group"
+        options.hccl_config = {"group_name": f"{kind}_{ranks[0]}_{ranks[-1]}"}
+    return dist.new_group(list(ranks), pg_options=options)

@@ -1,0 +1,23 @@
+"""What a run on NPUs does not do, refused before anything starts."""
+
+from __future__ import annotations
+
+from hardware_models.errors import InputError
+from runtime_npu.options import RunOptions
+from twin.schedule import Schedule
+
+QUANTISATIONS = ("bf16", "w8a8")
+
+
+def check_for_npu(options: RunOptions, schedule: Schedule) -> None:
+    """Refuse what only the reference backend does.
+
+    Raises:
+        InputError: names the option or field.
+    """
+    source, quantisation = options.schedule, schedule.deployment.quantisation
+    if quantisation not in QUANTISATIONS:
+        allowed = f"{' or '.join(QUANTISATIONS)} (what fused ops compute in)"
+        raise InputError("deployment.quantisation", quantisation, allowed, source)
+    if options.temperature > 0:
+        raise InputError("temperature", options.temperature, "0 (greedy) with device=npu")

@@ -1,0 +1,103 @@
+"""Tracing a pass of the run: the model's calls on stand-ins of what lies on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from hardware_models.hardware import Hardware
+from runtime_npu.backends.npu import NpuBackend
+from runtime_npu.backends.npu_order import CapturedOrder, GeOrder
+from runtime_npu.batch import Step
+from runtime_npu.lower.trace import Input, Names, Traced, trace
+from runtime_npu.npu.forms import Forms
+from runtime_npu.npu.step_inputs import StepInputs, bind_step
+from runtime_npu.record import OpRecord
+from twin.deployment import GraphMode
+
+Run = Callable[[Step | None, torch.Tensor | None], Sequence[torch.Tensor]]
+"""The model's calls of a pass, on its step and the hidden states before it, if it has any."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassInputs:
+    """What a pass takes, in order: the ``fixed`` weights, the caches, the step's, ``hidden``.
+
+    Then, where they are not on the device, the KV lengths, number by number.
+    """
+
+    fixed: Forms
+    step: Step | None = None
+    inputs: StepInputs | None = None
+    hidden: torch.Tensor | None = None
+
+
+def tracing_mode() -> FakeTensorMode:
+    """The mode of a model's traces; its weights must be tensors without data of this mode."""
+    return FakeTensorMode(shape_env=ShapeEnv(specialize_zero_one=False, duck_shape=False))
+
+
+def trace_pass(
+    name: str,
+    run: Run,
+    given: PassInputs,
+    backend: NpuBackend,
+    hardware: Hardware,
+    graph_mode: GraphMode,
+    mode: FakeTensorMode,
+) -> tuple[Traced, tuple[OpRecord, ...]]:
+    """The calls of ``run`` as a graph, and the record of its ops.
+
+    KV lengths that are numbers stay symbols: the graph takes others at every step.
+    """
+    names = Names()
+    order = (GeOrder if graph_mode == "ge_graph" else CapturedOrder)(hardware)
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        with mode:
+            stand_in = torch.empty(tensor.shape, dtype=tensor.dtype, device="npu")
+            # What torchair takes for a parameter is never copied and never moves.
+            is_weight = isinstance(tensor, torch.nn.Parameter)
+            return torch.nn.Parameter(stand_in, requires_grad=False) if is_weight else stand_in
+
+    with torch.inference_mode(False), torch.no_grad():
+        forms = given.fixed.copy(fake)
+        inputs: list[Input] = list(forms.inputs)
+        step, hidden = given.step, given.hidden
+        if given.step is not None and given.inputs is not None:
+            placed = [fake(form) for form in given.inputs.forms]
+            lengths = [
+                [
+                    _symbol(mode, f"{name}_kv_{batch}_{number}", value)
+                    for number, value in enumerate(own)
+                ]
+                for batch, own in enumerate(given.inputs.numbers)
+            ]
+            step = bind_step(forms, given.step, given.inputs, placed, lengths)
+            hidden = None if given.hidden is None else fake(given.hidden)
+            inputs += placed
+            inputs += [] if hidden is None else [hidden]
+            inputs += [length for own in lengths for length in own]
+        with backend.issuing(forms, order, names) as recorder:
+            traced = trace(lambda: run(step, hidden), inputs, mode, names)
+    return traced, recorder.take()
+
+
+def _symbol(mode: FakeTensorMode, name: str, value: int) -> torch.SymInt:
+    source, symbols = ConstantSource(name), mode.shape_env
+    assert symbols is not None
+    symbol = symbols.create_symbol(
+        value,
+        source,
+        dynamic_dim=DimDynamic.DYNAMIC,
+        positive=None,
+        do_not_specialize_zero_one=True,
+    )
+    made = symbols.create_symintnode(symbol, hint=value, source=source)
+    assert isinstance(made, torch.SymInt)
+    return made

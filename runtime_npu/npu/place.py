@@ -1,0 +1,86 @@
+"""A rank's place on an NPU: its device, backend, compile cache and executor."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hardware_models
+import runtime_npu
+import twin
+from hardware_models.hardware import Hardware
+from runtime_npu.backends.npu import NpuBackend
+from runtime_npu.backends.npu_issue import Listener
+from runtime_npu.backends.npu_order import EagerOrder
+from runtime_npu.model.ffn import FfnDie
+from runtime_npu.model.longcat import LongcatFlash
+from runtime_npu.npu.compile_cache import CompileCache, source_digest
+from runtime_npu.npu.executor import NpuExecutor
+from runtime_npu.npu.forms import Forms
+from runtime_npu.parallel.communicator import Communicator
+from runtime_npu.parallel.world import World
+from runtime_npu.standins.wheel import cache_folder
+from twin.model_spec import ModelSpec
+from twin.schedule import Schedule
+from twin.schedule_io import dump_schedule
+
+
+def npu_backend(hardware: Hardware, rank: int) -> NpuBackend:
+    """The backend of ``rank``, whose device is set and torch.distributed initialised."""
+
+    def name(group: Communicator) -> str:
+        return communicator_name(group, rank)
+
+    return NpuBackend(Forms(), EagerOrder(hardware), name, Listener())
+
+
+def communicator_name(group: Communicator, rank: int) -> str:
+    """HCCL's name of ``group``, as dispatch and combine are told it."""
+    backend: Any = group.handle._get_backend(torch.device("npu"))
+    return str(backend.get_hccl_comm_name(rank))
+
+
+def npu_executor(
+    model: LongcatFlash | FfnDie,
+    backend: NpuBackend,
+    world: World,
+    hardware: Hardware,
+    schedule: Schedule,
+    spec: ModelSpec,
+    compile_cache: Path | None,
+) -> NpuExecutor:
+    """The executor of ``world``'s rank; ``compile_cache`` is by default under the user's cache."""
+    experts = world.groups["ep"]
+    cache = CompileCache(
+        root=compile_cache or cache_folder() / "compiled",
+        subject={"schedule": dump_schedule(schedule), "model": repr(spec)},
+        versions={
+            **software_versions(),
+            # The code names the communicator.
+            "communicator": communicator_name(experts, world.rank) if experts.size > 1 else "",
+        },
+        rank=world.rank,
+        say=_say,
+    )
+    return NpuExecutor(model, backend, hardware, schedule.deployment.graph_mode, cache)
+
+
+def software_versions() -> dict[str, str]:
+    """What a compiled pass depends on besides its schedule and model."""
+    cann: Any = import_module("torch_npu.npu.utils").get_cann_version
+    packages = [Path(package.__path__[0]) for package in (hardware_models, runtime_npu, twin)]
+    return {
+        "torch": torch.__version__,
+        "torch_npu": version("torch_npu"),
+        "CANN": str(cann()),
+        "longcat-twin": f"{version('longcat-twin')} {source_digest(packages)}",
+    }
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
