@@ -8,7 +8,14 @@ from typing import Literal
 
 from hardware_models.errors import InputError
 from twin.choices import HardwareChoice
-from twin.search.config import DeploymentChoice, Kind, SearchConfig, SpaceConfig, WorkloadChoice
+from twin.search.config import (
+    DeploymentChoice,
+    Kind,
+    SearchConfig,
+    SearchedSpace,
+    SpaceConfig,
+    WorkloadChoice,
+)
 
 Scenario = Literal["capacity", "mtp", "afd_or_not"]
 Layout = Literal["colocated", "afd"]
@@ -120,7 +127,7 @@ class PlanConfig:
             hardware=self.hardware,
             workload=self.workload,
             deployment=deployment,
-            search=self.spaces[layout],
+            search=SearchedSpace(knobs=self.spaces[layout].knobs, executor="processes"),
             workers=self.workers,
             budget=1,
             top=1,

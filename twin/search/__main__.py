@@ -29,6 +29,7 @@ from twin.search.beside import Baseline, baselines_of
 from twin.search.config import SearchConfig
 from twin.search.confirm import Confirmation, confirm
 from twin.search.contention import check_contention
+from twin.search.executor import workers_of
 from twin.search.explain import explain
 from twin.search.explorer import Explorer
 from twin.search.findings import (
@@ -39,7 +40,7 @@ from twin.search.findings import (
     robustness_keys,
 )
 from twin.search.nearest import Change, nearest_changes
-from twin.search.pool import Processes, Workers, available_cpus
+from twin.search.pool import Workers
 from twin.search.robust import RANKED_TIES, Ranked, rank_ties
 from twin.search.shards import write_points
 from twin.search.space import Space
@@ -62,13 +63,12 @@ def main(config: SearchConfig, folder: Path) -> None:
     padded_sequences(space.base, space.model, space.hardware)
     if config.seal:
         check_seal(folder, config.draws, (SEALED, SEALED_RECOMMENDED))
-    count = config.workers or available_cpus()
     out = console()
     out.print(
         f"{config.scenario}: {space.size} candidates of {space.model.name} "
         f"on {space.hardware.name}: {knobs_text(space.levels)}"
     )
-    with Processes(count) as workers:
+    with workers_of(config.search.executor, config.workers) as workers:
         swept = sweep(Explorer(space, config.tie_tolerance), workers, folder, config.budget)
         swept_s = time.perf_counter() - began
         found = answer(space, swept.points, config.tie_tolerance)

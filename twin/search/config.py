@@ -12,6 +12,7 @@ from twin.deployment import GraphMode, Quantisation, Role, Transport
 from twin.workload import ExpertLoad
 
 Kind = Literal["colocated", "afd", "prefill"]
+Executor = Literal["processes", "ray"]
 Drives = Literal[
     "ratio", "micro_batches", "transport", "cores", "vector_cores", "prefetch", "place",
     "super_kernel", "chunk", "sizes", "batch",
@@ -102,6 +103,13 @@ class SpaceConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedSpace(SpaceConfig):
+    """A space, and what works on it: processes of this machine or the nodes of a Ray cluster."""
+
+    executor: Executor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadChoice:
     """Overrides of the base schedule's workload; ``None`` keeps its value."""
 
@@ -139,7 +147,7 @@ class SearchConfig:
     hardware: HardwareChoice
     workload: WorkloadChoice
     deployment: DeploymentChoice
-    search: SpaceConfig
+    search: SearchedSpace
     workers: int | None
     budget: int
     top: int
