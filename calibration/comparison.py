@@ -18,6 +18,7 @@ from hardware_models.errors import TwinError
 from hardware_models.hardware import Hardware
 from hardware_models.parameter import Evidence
 from hardware_models.shapes import is_inside
+from twin.evaluate import interval_around
 from twin.evidence import evidence_of, extrapolated_kinds
 from twin.graph.build import build_step_graph
 from twin.uncertainty import COVERAGE
@@ -162,14 +163,17 @@ def _interval(
         return list(simulated), list(simulated)
     drawn = np.array([predict(rows, settings, variant) for variant in variants])
     tail = (1 - COVERAGE) / 2
-    quantiles = np.log(np.quantile(drawn, [tail, 1 - tail], axis=0))
-    centre = np.log(simulated)
-    # The parameters' spread, and what the fit left over on rows of that kind, in quadrature.
-    left = {kind: hardware[f"spread_step_{kind}"] for kind in ("op", "tpot")}
-    noise = np.array([left["tpot" if row.kind == END_TO_END else "op"] for row in rows])
-    below = np.hypot(np.maximum(centre - quantiles[0], 0.0), noise)
-    above = np.hypot(np.maximum(quantiles[1] - centre, 0.0), noise)
-    return np.exp(centre - below).tolist(), np.exp(centre + above).tolist()
+    lows, highs = np.quantile(drawn, [tail, 1 - tail], axis=0).tolist()
+    ends = [
+        interval_around(
+            simulated[i],
+            lows[i],
+            highs[i],
+            hardware["spread_step_tpot" if row.kind == END_TO_END else "spread_step_op"],
+        )
+        for i, row in enumerate(rows)
+    ]
+    return [low for low, _ in ends], [high for _, high in ends]
 
 
 def _step_evidence(row: Measurement, setting: Setting, hardware: Hardware) -> RowEvidence:

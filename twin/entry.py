@@ -14,8 +14,8 @@ def entry_of(name: str, evaluation: Evaluation, schedule_path: str) -> dict[str,
 
     ``step_ms`` is one step; a decode step's ``tpot_ms`` is the time per accepted token, a
     prefill step's ``ttft_ms`` the time to the first.  ``interval`` is the 80% interval of
-    either in ms (widened to hold it) and ``median_ms`` the median of the same draws, or null
-    where none were asked for.  ``evidence`` is the weakest among the parameters that move
+    either in ms (what the fit left over is in it) and ``median_ms`` the median of the same draws,
+    or null where none were asked for.  ``evidence`` is the weakest among the parameters that move
     the latency, ``extrapolated`` the kinds of op with shapes outside of the fitted ones.
     ``hbm_gib`` holds a role's ledger on one die.  ``time_by_kind`` adds up the main stream of one
     attention die, in ms by op kind.

@@ -165,12 +165,27 @@ def _time_by_kind(graph: StepGraph, timeline: Timeline) -> dict[str, float]:
     return dict(sorted(times.items()))
 
 
-def with_interval(evaluation: Evaluation, spread: Spread) -> Evaluation:
-    """The same evaluation with the interval of its latency, widened to hold the latency itself.
+def with_interval(evaluation: Evaluation, spread: Spread, hardware: Hardware) -> Evaluation:
+    """The same evaluation with the interval of its latency: :func:`interval_around` it.
 
     Where two streams end together, any parameter that moves makes one of them later, so most
     draws can lie above the prediction: the median beside it says how optimistic it is.
     """
-    latency_us = evaluation.latency_us
-    held = (min(spread.low_us, latency_us), max(spread.high_us, latency_us))
-    return replace(evaluation, interval_us=held, median_us=spread.median_us)
+    ends = interval_around(
+        evaluation.latency_us, spread.low_us, spread.high_us, hardware["spread_step_tpot"]
+    )
+    return replace(evaluation, interval_us=ends, median_us=spread.median_us)
+
+
+def interval_around(
+    predicted_us: float, low_us: float, high_us: float, left_over: float
+) -> tuple[float, float]:
+    """80% interval of what a prediction would be measured as, in us.
+
+    The ends ``low_us`` and ``high_us`` of the parameters' spread and ``left_over``, the 80%
+    quantile of the absolute log errors that the fit left (``spread_step_*``), are independent:
+    each side adds them in quadrature, in logarithms.
+    """
+    below = math.hypot(max(math.log(predicted_us / low_us), 0.0), left_over)
+    above = math.hypot(max(math.log(high_us / predicted_us), 0.0), left_over)
+    return predicted_us * math.exp(-below), predicted_us * math.exp(above)

@@ -131,7 +131,7 @@ def _evaluated(config: SimulateConfig, given: Given, options: EngineOptions) -> 
     if not config.draws:
         return result
     variants = draw_hardware(hardware, config.draws, config.seed)
-    return with_interval(result, latency_spread(schedule, model, variants, options))
+    return with_interval(result, latency_spread(schedule, model, variants, options), hardware)
 
 
 if __name__ == "__main__":

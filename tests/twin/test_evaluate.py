@@ -133,9 +133,9 @@ def test_intervals_hold_the_value_and_repeat() -> None:
     plain = evaluate(schedule, MODEL, HARDWARE)
     above = Spread(plain.latency_us + 1, plain.latency_us + 2, plain.latency_us + 3)
     for given in (spread, above, Spread(1.0, 2.0, 3.0)):
-        held = with_interval(plain, given)
+        held = with_interval(plain, given, HARDWARE)
         assert held.interval_us is not None
-        assert held.interval_us[0] <= plain.latency_us <= held.interval_us[1]
+        assert held.interval_us[0] < plain.latency_us < held.interval_us[1]
         assert held.interval_us[0] <= given.low_us
         assert held.interval_us[1] >= given.high_us
         assert held.median_us == given.median_us

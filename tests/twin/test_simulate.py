@@ -49,7 +49,9 @@ def test_the_row_is_that_of_an_evaluation(tmp_path: Path) -> None:
     schedule = load_schedule("recipe_afd")
     model, hardware = load_model(schedule.model), load_hardware(schedule.deployment.hardware)
     quick = evaluate(schedule, model, hardware)
-    quick = with_interval(quick, latency_spread(schedule, model, draw_hardware(hardware, 2, 0)))
+    quick = with_interval(
+        quick, latency_spread(schedule, model, draw_hardware(hardware, 2, 0)), hardware
+    )
     entry = entry_of("recipe_afd", quick, "recipe_afd")
     for key in ("step_ms", "tpot_ms", "tokens_per_s_per_die", "tokens_per_s_per_chip", "interval"):
         assert found[key] == pytest.approx(entry[key], rel=1e-9)

@@ -89,7 +89,7 @@ class _Draws:
         plain = evaluate(schedule, self.model, self.hardware)
         result = with_evidence(plain, self.model, self.hardware)
         drawn = np.array(latencies(schedule, self.model, [self.hardware, *self.variants]))
-        return with_interval(result, Spread(*quantiles(drawn[1:]))), drawn
+        return with_interval(result, Spread(*quantiles(drawn[1:])), self.hardware), drawn
 
 
 def setting_of(config: PlanConfig, folder: Path, workers: Workers) -> Setting:

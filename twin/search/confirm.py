@@ -33,7 +33,7 @@ class Confirmation:
         if not self.draws:
             return result
         variants = draw_hardware(self.hardware, self.draws, self.seed)
-        return with_interval(result, latency_spread(schedule, self.model, variants))
+        return with_interval(result, latency_spread(schedule, self.model, variants), self.hardware)
 
 
 def confirm(
