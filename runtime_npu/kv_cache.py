@@ -19,11 +19,13 @@ class LatentCache:
     """Cache of one attention: the scaled, normed latent and the rotated key part.
 
     ``latent`` is [blocks, block tokens, kv_lora_rank], ``rope`` [blocks, block tokens,
-    qk_rope_head_dim].  A slot is block x block tokens + offset.
+    qk_rope_head_dim].  A slot is block x block tokens + offset.  ``micro_batch`` is whose
+    sequences are read and written; others have other blocks.
     """
 
     latent: torch.Tensor
     rope: torch.Tensor
+    micro_batch: int = 0
 
     def write(self, slots: torch.Tensor, latent: torch.Tensor, rope: torch.Tensor) -> None:
         """Put rows ``latent`` and ``rope`` [T, ...] into ``slots`` [T]; -1: nowhere."""

@@ -22,7 +22,7 @@ from runtime_npu.lower.lowered import ranks_label
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.npu.attention_ops import MASK
-from runtime_npu.npu.forms import Forms, bind_weights
+from runtime_npu.npu.forms import Forms, bind_cache, bind_weights
 from runtime_npu.parallel.layout import Layout, last_rows
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import layer_plan, prefill_order
@@ -139,9 +139,9 @@ class _Batch:
         cached = 0 if workload.is_prefill else workload.kv_tokens
         longest = cached + len(self._rows[0]) + workload.next_n
         cache = self._cache([longest] * len(self._rows))
-        for attention in cache.attentions:
-            for half in (attention.latent, attention.rope):
-                forms.bind(half, place(half.unsqueeze(2)))
+        afd, mode = self._schedule.deployment.afd, self._schedule.deployment.graph_mode
+        aliased = afd.micro_batches if afd is not None and mode == "npugraph_ex" else 1
+        bind_cache(forms, cache, place, place, aliased)
         table = rope_table(spec, longest, DTYPE)
         packer = Packer(self._layout, die, cache, table, sampling=None, vocab_size=spec.vocab_size)
         main = packer.pack(

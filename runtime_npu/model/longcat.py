@@ -140,7 +140,10 @@ class LongcatFlash(nn.Module):
                 close(part)
             layer = self.layers[run.layer]
             assert isinstance(layer, Layer)
-            caches = cache.attentions[2 * run.layer : 2 * run.layer + 2]
+            caches = [
+                replace(own, micro_batch=part)
+                for own in cache.attentions[2 * run.layer : 2 * run.layer + 2]
+            ]
             opened = layer.begin(issue, rows[part], step.batches[part], caches)
             under_way[part] = layer, issue, opened
         for part in range(len(rows)):

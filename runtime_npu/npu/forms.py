@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hardware_models.errors import TwinError
+from runtime_npu.kv_cache import KvCache
 
 TRANSPOSED = frozenset(
     ("q_a", "q_b", "kv_a", "o_proj", "gate_up", "down", "eh_proj", "router", "w13", "w2", "lm_head")
@@ -36,6 +37,7 @@ class Forms:
         self._forms: dict[_Key, torch.Tensor] = {}
         self._ones: dict[int, torch.Tensor] = {}
         self._lengths: dict[_Key, tuple[Lengths, Lengths]] = {}
+        self._aliases: dict[tuple[_Key, int], torch.Tensor] = {}
         self._derived: dict[object, torch.Tensor] = {}
         self._mask: torch.Tensor | None = None
         self.inputs: list[torch.Tensor] = []
@@ -57,6 +59,16 @@ class Forms:
             raise UnboundError(f"a tensor {tuple(host.shape)} of {host.dtype} was not bound")
         return form
 
+    def bind_alias(self, host: torch.Tensor, number: int, alias: torch.Tensor) -> None:
+        """From now on ``alias``, the same memory, is ``host``'s form for user ``number``."""
+        self._aliases[_key(host), number] = alias
+        self.inputs.append(alias)
+
+    def for_user(self, host: torch.Tensor, number: int) -> torch.Tensor:
+        """The form of ``host`` for user ``number``: its own, where it has one."""
+        own = self._aliases.get((_key(host), number))
+        return self.of(host) if own is None else own
+
     def bind_lengths(
         self, block_table: torch.Tensor, last_rows: Lengths, kv_lengths: Lengths
     ) -> None:
@@ -76,6 +88,7 @@ class Forms:
         copied = Forms()
         copied.inputs = [made[id(tensor)] for tensor in self.inputs]
         copied._forms = {key: made[id(tensor)] for key, tensor in self._forms.items()}
+        copied._aliases = {key: made[id(tensor)] for key, tensor in self._aliases.items()}
         copied._ones = {width: made[id(tensor)] for width, tensor in self._ones.items()}
         copied._kept = list(self._kept)
         return copied
@@ -147,6 +160,26 @@ def bind_weights(
         if last == "gate_up_scale":
             width = form.shape[0]
             forms.bind_ones(width, place(torch.ones_like(form)))
+
+
+def bind_cache(
+    forms: Forms,
+    cache: KvCache,
+    place: Place,
+    alias: Callable[[torch.Tensor], torch.Tensor],
+    micro_batches: int,
+) -> None:
+    """Bind all of ``cache``; every micro-batch but the first gets an ``alias`` of the layers'.
+
+    A captured graph copies a tensor that two ops of it write, unless they are two inputs.  The
+    micro-batches write different blocks, so each may have the pool for itself.
+    """
+    for attention in cache.attentions:
+        for half in (attention.latent, attention.rope):
+            form = place(half.unsqueeze(2))
+            forms.bind(half, form)
+            for number in range(1, micro_batches):
+                forms.bind_alias(half, number, alias(form))
 
 
 def _key(tensor: torch.Tensor) -> _Key:

@@ -17,10 +17,8 @@ from runtime_npu.standins.process import run_on_standins
 FEW = {
     "eager": ("base", "no link stream", "decode", "ffn of 2:1"),
     "ge_graph": ("base", "cores of moe", "ffn of 2:1 in two micro-batches"),
-    "npugraph_ex": ("base", "place of a prefetch", "ffn of 2:1 in two micro-batches"),
+    "npugraph_ex": ("base", "place of a prefetch", "attention of 2:1 in two micro-batches"),
 }
-
-TWICE = "attention of 2:1 in two micro-batches"
 
 
 def lowered(
@@ -113,10 +111,4 @@ def test_every_knob_changes_what_is_lowered(
 ) -> None:
     names = list(VARIANTS[mode])
     answers = lowered(mode, names, tmp_path, monkeypatch)
-    if mode == "npugraph_ex":
-        # Two micro-batches write one cache in one graph: torchair copies all of it behind them.
-        names.remove(TWICE)
-        copies = [op["calls"] for op in answers[TWICE]["ops"] if "unplanned" in op["name"]]
-        assert copies == [["aten.copy_"]] * 4 * SMALL.num_layers
-        assert "unplanned" in answers[TWICE]["differences"][0]
     check(answers, mode, names)
