@@ -25,20 +25,24 @@ from twin.report.table import console
 from twin.results import write_result
 from twin.uncertainty import COVERAGE, draw_hardware
 
+_QUIET = 0.9
+"""Below this share of its time on a core, a run was measured beside others."""
+
 _TIE = 0.05
 """Runs whose measured speeds differ by less than this share have no order to get right."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A run's median step beside the simulated one and its 80% interval, and the error."""
+    """A run's step (see :class:`MeasuredRun`) beside the simulated one and its 80% interval."""
 
     run: str
     global_batch: int
     kv_tokens: int
     dies: int
     measured_us: float
-    measured_wall_us: float
+    all_steps_us: float
+    running_share: float
     simulated_us: float
     low_us: float
     high_us: float
@@ -96,7 +100,8 @@ def _compared(run: MeasuredRun, die: Hardware, variants: Sequence[Hardware]) -> 
         kv_tokens=schedule.workload.kv_tokens,
         dies=schedule.deployment.total_dies,
         measured_us=run.step_us,
-        measured_wall_us=run.step_wall_us,
+        all_steps_us=run.all_steps_us,
+        running_share=run.running_share,
         simulated_us=first * schedule.workload.tokens_per_step,
         low_us=min(first, low) * schedule.workload.tokens_per_step,
         high_us=max(first, high) * schedule.workload.tokens_per_step,
@@ -122,18 +127,25 @@ def ranking(rows: Sequence[RunComparison]) -> Ranking:
 
 
 def _print(rows: Sequence[RunComparison], order: Ranking, error: float) -> None:
-    table = Table(title="Steps measured on this machine, and simulated (us)")
-    for name in ("run", "batch", "KV", "dies", "measured", "wall", "simulated", "80%", "error"):
+    table = Table(title="Wall times of steps measured on this machine, and simulated (us)")
+    for name in ("run", "batch", "KV", "dies", "all steps", "least disturbed", "simulated", "80%",
+                 "error", "running"):  # fmt: skip
         table.add_column(name, justify="left" if name == "run" else "right")
     for row in rows:
         numbers = (row.global_batch, row.kv_tokens, row.dies)
-        times = (row.measured_us, row.measured_wall_us, row.simulated_us)
+        times = (row.all_steps_us, row.measured_us, row.simulated_us)
         interval = f"{row.low_us:.0f} .. {row.high_us:.0f}"
         cells = (*map(str, numbers), *(f"{us:.0f}" for us in times), interval)
-        table.add_row(shown(row.run), *cells, f"{row.error:+.1%}")
+        table.add_row(shown(row.run), *cells, f"{row.error:+.1%}", f"{row.running_share:.0%}")
     out = console()
     out.print(table)
-    out.print(f"median error {error:.1%} of {len(rows)} runs")
+    out.print(f"median error {error:.1%} of {len(rows)} runs (measured: steps least disturbed)")
+    if busy := sum(row.running_share < _QUIET for row in rows):
+        out.print(
+            f"{busy} of {len(rows)} runs did not have the machine for themselves (running: the "
+            "share of the time outside of exchanges in which a rank's thread ran): measure "
+            "them again when it is quiet"
+        )
     best = "also" if order.best else "not"
     out.print(
         f"order of schedules by sequences a second and die: right in {order.right} of "

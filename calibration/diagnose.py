@@ -16,8 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from calibration.profiles.collectives import collectives_of
 from calibration.profiles.delta import Delta, compare
-from calibration.profiles.diagnosis import Diagnosis, collectives_of, diagnose
+from calibration.profiles.diagnosis import Diagnosis, diagnose
 from calibration.profiles.diagnosis_tables import print_diagnosis
 from calibration.profiles.event_waits import WaitCause, wait_causes
 from calibration.profiles.findings import Planned, findings

@@ -16,6 +16,7 @@ from calibration.profile_fit import ProfileFit, fit_profile
 from calibration.profiles.measured import find_runs
 from calibration.profiles.rows import ProfileRows, rows_of
 from calibration.profiles.shown import shown
+from calibration.stayed import NO_LAUNCH, Stayed, stayed
 from hardware_models.demand import OpSpec
 from hardware_models.errors import InputError
 from hardware_models.hardware import (
@@ -35,6 +36,7 @@ from twin.schedule_io import load_schedule
 _SHOWN = 12
 _CANDIDATES = 5
 _LAYERS = 4
+_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +69,9 @@ def fit_profiles(options: ProfileFitOptions, die: str, folder: Path) -> None:
     options.check()
     hardware = load_hardware(die)
     specs = _step_specs(options.schedule, hardware)
-    files = find_runs(Path(options.profiles))
+    runs = find_runs(Path(options.profiles))
     name = shown(Path(options.profiles).resolve().name)
-    found = rows_of(files, hardware, options.kv_tokens, options.ep, f"profile {name}")
+    found = rows_of(runs, hardware, options.kv_tokens, options.ep, f"profile {name}")
     if not found.rows:
         reasons = "; ".join(reason for reason, _, _ in found.left_out[:3]) or "no readable row"
         allowed = f"a profile with kernels that are modelled ({shown(reasons, 200)})"
@@ -103,7 +105,7 @@ def _payload(
         "launches": found.launches,
         "kinds": [asdict(row) for row in fit.errors],
         "moved": sorted(moved, key=lambda row: -abs(row["change"])),
-        "stayed_prior": [p.name for p in fit.parameters if not p.has_moved],
+        "stayed_prior": [asdict(row) for row in stayed(fit, found.rows)],
         "next_measurements": [asdict(row) for row in candidates[:_CANDIDATES]],
         "left_out": [
             {"reason": reason, "count": count, "share": share}
@@ -137,8 +139,11 @@ def _print(fit: ProfileFit, found: ProfileRows, candidates: Sequence[Candidate])
             f"{p.learned:.0%}",
         )
     out.print(table)
-    stayed = [p.name for p in fit.parameters if not p.has_moved]
-    out.print(f"{len(stayed)} stayed at their priors (listed in result.json)")
+    reasons = _by_reason(stayed(fit, found.rows))
+    out.print(f"{sum(map(len, reasons.values()))} stayed at their priors (listed in result.json):")
+    for reason, names in reasons.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        out.print(f"  {', '.join(names[:_NAMED])}{more}: {reason}")
     for reason, count, share in found.left_out[:_SHOWN]:
         out.print(f"left out: {count} launches, {share:.1%} of the time: {shown(reason, 120)}")
     if candidates:
@@ -148,3 +153,14 @@ def _print(fit: ProfileFit, found: ProfileRows, candidates: Sequence[Candidate])
             f"{best.interval_us[1]:.1f} us now): the step's kernels would be known to "
             f"+-{best.after_us:.1f} us instead of +-{best.before_us:.1f} us"
         )
+
+
+def _by_reason(rows: Sequence[Stayed]) -> dict[str, list[str]]:
+    """Names by reason; kinds without a launch are one."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        absent = row.reason.startswith(NO_LAUNCH)
+        found.setdefault(f"{NO_LAUNCH} of their kinds" if absent else row.reason, []).append(
+            row.name
+        )
+    return found

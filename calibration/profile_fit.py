@@ -1,7 +1,6 @@
 """Parameters from a user's profiles, with what the published rows left as priors.
 
-Kinds that share a parameter are fitted together; a parameter whose interval the profile
-narrows has moved, every other one stays the prior's.
+Kinds that share a parameter are fitted together.
 """
 
 from __future__ import annotations
@@ -27,16 +26,24 @@ from hardware_models.shapes import ranges_of
 
 Array = NDArray[np.float64]
 
-LOCAL_EXCHANGES: dict[str, tuple[str, ...]] = {
-    "dispatch": ("dispatch_base_us", "moe_exchange_us_per_row"),
-    "combine": ("combine_base_us", "moe_exchange_us_per_row"),
-}
-"""Exchanges within one die (EP1): nothing waits in them, so a profile's times are their own."""
+_EXCHANGE = ("moe_exchange_us_per_row", "moe_exchange_us_per_ep_doubling")
+IN_PROFILES: dict[str, tuple[str, ...]] = {
+    **PARAMETERS,
+    "dispatch": ("dispatch_base_us", *_EXCHANGE),
+    "combine": ("combine_base_us", *_EXCHANGE),
+    "collective": (
+        "collective_latency_us", "collective_us_per_kb", "collective_group_exponent",
+    ),
+}  # fmt: skip
+"""Parameters by kind that a profile can teach: also those of exchanges, whose waits it tells."""
 
-IN_PROFILES = PARAMETERS | LOCAL_EXCHANGES
-
-# A parameter of whose prior width less than this was removed has learned nothing.
+# A parameter of whose prior width less than this was removed has learned nothing; its value
+# belongs to those of the parameters fitted beside it wherever it differs by more than this.
 LEARNED = 0.05
+_MOVED = 0.01
+
+MISFIT = 0.5
+"""Launches that the best parameters still miss by more than this are something else."""
 
 # Fewer rows than this cannot be halved into a fit and a test of it.
 _LEAST_HELD_OUT = 6
@@ -57,8 +64,8 @@ class Moved:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the profile taught anything about it."""
-        return self.learned >= LEARNED
+        """Whether the profile taught anything about it, or what it taught of others moved it."""
+        return self.learned >= LEARNED or abs(self.change) >= _MOVED
 
     @property
     def change(self) -> float:
@@ -79,13 +86,18 @@ class KindErrors:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFit:
-    """The die with what the profile taught, and the covariance of the logs of its parameters."""
+    """The die with what the profile taught, and the covariance of the logs of its parameters.
+
+    ``misfits`` are parameters that stayed because no value of them explains their launches, with
+    the median error of the best.
+    """
 
     hardware: Hardware
     parameters: tuple[Moved, ...]
     errors: tuple[KindErrors, ...]
     names: tuple[str, ...]
     covariance: Array
+    misfits: Mapping[str, float]
 
 
 def fit_profile(
@@ -105,15 +117,20 @@ def fit_profile(
     blocks: list[Array] = []
     together: list[Correlation] = []
     errors: list[KindErrors] = []
+    misfits: dict[str, float] = {}
     for kinds in _groups(rows, priors):
         members = [row for row in rows if row.kind in kinds]
         own = {n: priors[n] for n in dict.fromkeys(_names(kinds)) if n in priors}
         if own:
             found, covariance = solve(members, hardware, own)
-            values |= found
-            names += own
-            blocks.append(covariance)
-            together.append(correlation_of(tuple(own), covariance))
+            missed = _median_error(members, hardware.with_values(found))
+            if missed > MISFIT:
+                misfits |= dict.fromkeys(own, missed)
+            else:
+                values |= found
+                names += own
+                blocks.append(covariance)
+                together.append(correlation_of(tuple(own), covariance))
         fitted = hardware.with_values(values)
         held_out = _held_out(members, hardware, own)
         errors += [_errors(kind, members, hardware, fitted, held_out) for kind in kinds]
@@ -137,6 +154,7 @@ def fit_profile(
         errors=tuple(errors),
         names=everything,
         covariance=covariance,
+        misfits=misfits,
     )
 
 
@@ -203,10 +221,14 @@ def _errors(
     return KindErrors(
         kind=kind,
         rows=len(own),
-        prior=statistics.median(_error(row, before) for row in own),
-        fitted=statistics.median(_error(row, after) for row in own),
+        prior=_median_error(own, before),
+        fitted=_median_error(own, after),
         held_out=statistics.median(tested) if tested else None,
     )
+
+
+def _median_error(rows: Sequence[KernelRow], hardware: Hardware) -> float:
+    return statistics.median(_error(row, hardware) for row in rows)
 
 
 def _error(row: KernelRow, hardware: Hardware) -> float:
@@ -252,11 +274,12 @@ def _widened(known: ShapeRanges, rows: Sequence[KernelRow]) -> ShapeRanges:
 def _moved(hardware: Hardware, prior: Prior, value: float | None, name: str, error: float) -> Moved:
     unit, before = hardware.parameters[name].unit, (prior.centre, prior.range)
     learned = 0.0 if value is None else max(0.0, 1.0 - error / _deviation(prior))
-    if value is None or learned < LEARNED:
-        return Moved(name, unit, *before, *before, 0.0)
     width = math.exp(Z80 * error)
-    interval = (value / width, value * width)
-    return Moved(name, unit, *before, value, interval, learned)
+    if value is not None:
+        found = Moved(name, unit, *before, value, (value / width, value * width), learned)
+        if found.has_moved:
+            return found
+    return Moved(name, unit, *before, *before, 0.0)
 
 
 def _with_evidence(hardware: Hardware, moved: Sequence[Moved], rows: int, source: str) -> Hardware:

@@ -1,8 +1,9 @@
-"""A rank that measures itself, op by op as the op record names them, on two clocks.
+"""A rank that measures itself, op by op as the op record names them.
 
-The first half of the decode steps runs plainly: its thread's CPU clock, read at every issue,
-gives the times of ops and steps whatever else the machine does.  The second half runs under
-torch.profiler, with a range an op: wall times, in which other processes and waiting count.
+The first half of the decode steps runs plainly: the wall clock, read at every issue, gives the
+times of ops and steps, and the thread's CPU clock beside it says how much of them the rank was
+running (the rest went to other processes, or into waiting for other ranks).  The second half
+runs under torch.profiler, with a range an op, as a second look at the same ops.
 An op lasts from its issue to that of the next one, so that what Python needs between ops is in
 them, as a launch gap is on an NPU.
 """
@@ -29,26 +30,33 @@ from runtime_npu.record import Event
 
 
 @dataclass(frozen=True, slots=True)
-class StepTime:
-    """A plain step from its first op's issue to its last op's end: wall time, and its ops' CPU."""
+class OpTime:
+    """An op's wall time, and the time in which its thread ran."""
 
     wall_us: float
     cpu_us: float
 
 
 @dataclass(frozen=True, slots=True)
+class StepTimes:
+    """A plain step: wall time from its first op's issue to its last op's end; ops by name."""
+
+    wall_us: float
+    ops: Mapping[str, OpTime]
+
+
+@dataclass(frozen=True, slots=True)
 class RankProfile:
     """What a rank measured.
 
-    ``op_us`` is each op's median CPU time over the plain steps by its name in the record,
-    ``op_wall_us`` its median wall time in the profiled ones; ``routed`` the mean rows and active
-    experts of each grouped product; ``steps`` the plain steps, the first (a warm-up) left out.
+    ``steps`` are the plain steps, the first (a warm-up) left out; ``profiled_us`` is each op's
+    median wall time in the profiled ones by its name in the record; ``routed`` the mean rows and
+    active experts of each grouped product.
     """
 
-    op_us: Mapping[str, float]
-    op_wall_us: Mapping[str, float]
+    steps: tuple[StepTimes, ...]
+    profiled_us: Mapping[str, float]
     routed: Mapping[str, tuple[float, float]]
-    steps: tuple[StepTime, ...]
 
 
 @contextmanager
@@ -69,21 +77,18 @@ class ProfiledBackend(ReferenceBackend):
         super().__init__()
         self._range = ExitStack()
         self._name = ""
-        self._issues: list[tuple[str, float]] = []
-        self._walls = (0.0, 0.0)
+        self._issues: list[tuple[str, float, float]] = []
         self.is_profiling = False
         self.routed: dict[str, list[tuple[int, int]]] = {}
 
     @override
     def launch(self, name: str, kind: str) -> Event:
         self._leave()
-        if not self._issues:
-            self._walls = (time.perf_counter(), 0.0)
         self._name = name
         if self.is_profiling:
             self._range.enter_context(record_function(name))
         event = super().launch(name, kind)
-        self._issues.append((name, time.thread_time()))
+        self._note(name)
         return event
 
     @override
@@ -100,18 +105,21 @@ class ProfiledBackend(ReferenceBackend):
     def end_op(self) -> None:
         """The last op issued is done."""
         self._leave()
-        self._issues.append(("", time.thread_time()))
-        self._walls = (self._walls[0], time.perf_counter())
+        self._note("")
 
-    def take_step(self) -> tuple[StepTime, list[tuple[str, float]]]:
-        """Since the last call: the time from the first op's issue to the last op's end; each op's.
-
-        No op ran: zeros.
-        """
+    def take_step(self) -> StepTimes:
+        """What was issued since the last call; no op ran: zero."""
         issues, self._issues = self._issues, []
-        ops = [(name, (end - start) * 1e6) for (name, start), (_, end) in pairwise(issues) if name]
-        wall = (self._walls[1] - self._walls[0]) * 1e6
-        return StepTime(wall, sum(us for _, us in ops)), ops
+        ops = {
+            name: OpTime((end - start) * 1e6, (cpu_end - cpu) * 1e6)
+            for (name, start, cpu), (_, end, cpu_end) in pairwise(issues)
+            if name
+        }
+        wall = (issues[-1][1] - issues[0][1]) * 1e6 if issues else 0.0
+        return StepTimes(wall, ops)
+
+    def _note(self, name: str) -> None:
+        self._issues.append((name, time.perf_counter(), time.thread_time()))
 
     def _leave(self) -> None:
         self._range.close()
@@ -121,8 +129,7 @@ class ProfiledBackend(ReferenceBackend):
 class _Steps:
     plain: int
     seen: int = 0
-    times: list[StepTime] = field(default_factory=list)
-    ops: dict[str, list[float]] = field(default_factory=dict)
+    times: list[StepTimes] = field(default_factory=list)
 
 
 class ProfiledDecoder(Decoder):
@@ -151,11 +158,9 @@ class ProfiledDecoder(Decoder):
         return super()._all_tokens(tokens, last)
 
     def _note(self) -> None:
-        step, ops = self.backend.take_step()
+        step = self.backend.take_step()
         if 1 < self._steps.seen <= self._steps.plain:
             self._steps.times.append(step)
-            for name, us in ops:
-                self._steps.ops.setdefault(name, []).append(us)
         elif self._steps.seen <= 1:
             self.backend.routed.clear()
 
@@ -170,15 +175,10 @@ class ProfiledDecoder(Decoder):
                 if event.is_user_annotation:
                     walls.setdefault(event.name, []).append(event.time_range.elapsed_us())
         return RankProfile(
-            op_us=_medians(self._steps.ops),
-            op_wall_us=_medians(walls),
+            steps=tuple(self._steps.times),
+            profiled_us={name: statistics.median(own) for name, own in walls.items()},
             routed={
                 name: (statistics.mean(r for r, _ in own), statistics.mean(a for _, a in own))
                 for name, own in self.backend.routed.items()
             },
-            steps=tuple(self._steps.times),
         )
-
-
-def _medians(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {name: statistics.median(own) for name, own in times.items()}

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from calibration.profiles.communication import read_communication
 from calibration.profiles.folder import RankFiles
 from calibration.profiles.kernels import Kernel
 from calibration.profiles.kind_time import KindTime, Rater
@@ -20,7 +19,7 @@ from calibration.profiles.mapping import (
 )
 from calibration.profiles.once import CountedKernels
 from calibration.profiles.profile import RankProfile, read_rank
-from calibration.profiles.skipped import SkippedRows, Skips
+from calibration.profiles.skipped import SkippedRows
 from hardware_models.hardware import Hardware
 from twin.report.spans import common, gaps, length_us, union
 
@@ -93,42 +92,6 @@ class Diagnosis:
         """A part of the steps' time over all ranks and steps."""
         whole = sum(step.total_us for step in self.steps)
         return sum(part(step) for step in self.steps) / whole if whole else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Collectives:
-    """Collectives over the ranks of a cluster: dies, 1e6 bytes a die, and the last to arrive."""
-
-    dies: Mapping[str, int]
-    moved_mb: Mapping[str, float]
-    last_rank: Mapping[str, int]
-
-
-def collectives_of(files: Iterable[RankFiles]) -> Collectives:
-    """By name, from every rank's communication.json.
-
-    The last rank is known where several took part; their clocks are taken as one, which
-    holds within a node and across nodes as far as they are synchronised.
-
-    Raises:
-        InputError: a file is no JSON.
-    """
-    starts: dict[str, dict[int, float]] = {}
-    moved: dict[str, float] = {}
-    for rank in files:
-        path = rank.file("communication.json")
-        for record in read_communication(path, Skips()) if path else ():
-            starts.setdefault(record.name, {})[rank.rank] = record.start_us
-            moved[record.name] = max(moved.get(record.name, 0.0), record.moved_mb)
-    return Collectives(
-        {name: len(ranks) for name, ranks in starts.items()},
-        moved,
-        {
-            name: max(ranks, key=lambda rank: ranks[rank])
-            for name, ranks in starts.items()
-            if len(ranks) > 1
-        },
-    )
 
 
 def diagnose(

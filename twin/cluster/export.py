@@ -46,7 +46,7 @@ def export_sample(
         InputError: a file cannot be written.
     """
     cluster = replace(simulation.cluster, flat=simulation.step.flat)
-    writer = AscendWriter(folder, about, "simulated")
+    writer = AscendWriter(folder, "simulated")
     records = sample.records.reshape(-1)
     for number in dies:
         ops = cluster.ops_of(number)
@@ -55,5 +55,5 @@ def export_sample(
             row, prefetch = records[op.index].item(), op.stream == PREFETCH_STREAM
             bound = BOUNDS[row[6]]
             own[op.index] = OpRecord(op.index, *row[:6], bound, prefetch)  # type: ignore[call-arg]
-        writer.write(cluster.die(number), ops, own)
+        writer.write(cluster.die(number), ops, own, about)
         heard()

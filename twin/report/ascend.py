@@ -71,31 +71,37 @@ def write_ascend(
     graph: StepGraph,
     timeline: Timeline,
     about: dict[str, object],
-    origin: Origin = "simulated",
 ) -> Path:
-    """Write a rank's folder for every die of the graph; ``about`` goes into the marks.
+    """Write a simulated rank's folder for every die of the graph; ``about`` goes into the marks.
 
     Raises:
         InputError: a file cannot be written.
     """
-    writer = AscendWriter(folder, about, origin)
+    writer = AscendWriter(folder, "simulated")
     records = dict(enumerate(timeline.records))
     for die in graph.dies:
-        writer.write(die, [op for op in graph.ops if op.die == die.index], records)
+        writer.write(die, [op for op in graph.ops if op.die == die.index], records, about)
     return folder
 
 
 class AscendWriter:
     """Writes ranks' folders one by one; the members of a collective share its name over them."""
 
-    def __init__(self, folder: Path, about: dict[str, object], origin: Origin) -> None:
+    def __init__(self, folder: Path, origin: Origin) -> None:
         self._folder = folder
-        self._about = about
         self._origin: Origin = origin
         self._names = CollectiveNames()
 
-    def write(self, die: Die, ops: Sequence[Op], records: Mapping[int, OpRecord]) -> None:
+    def write(
+        self,
+        die: Die,
+        ops: Sequence[Op],
+        records: Mapping[int, OpRecord],
+        about: Mapping[str, object],
+    ) -> None:
         """Write the folder of a die, whose ``ops`` have these records by their index.
+
+        ``about`` goes into the marks.
 
         Raises:
             InputError: a file cannot be written.
@@ -105,7 +111,7 @@ class AscendWriter:
         launches = launches_of(ops, records, streams, self._names)
         rank = self._folder / f"die{number}_{origin}_ascend_pt"
         output = rank / "ASCEND_PROFILER_OUTPUT"
-        mark = {origin: True, **self._about, "die": number, "role": die.role}
+        mark = {origin: True, **about, "die": number, "role": die.role}
         write_json(rank / f"profiler_info_{number}.json", {"rank_id": number, **mark})
         write_json(rank / "profiler_metadata.json", mark)
         extra = {
