@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.search import BenchmarkConfig, main
+from benchmarks.search.__main__ import BenchmarkConfig, main
 from twin.cli import run
 
 SMALL = [f"search.knobs.{name}.levels=[0,1]" for name in ("mla_1", "mla_0", "gate_up", "down")]

@@ -40,7 +40,7 @@ from twin.search.findings import (
     robustness_keys,
 )
 from twin.search.nearest import Change, nearest_changes
-from twin.search.pool import Workers
+from twin.search.pool import Workers, prepare
 from twin.search.robust import RANKED_TIES, Ranked, rank_ties
 from twin.search.shards import write_points
 from twin.search.space import Space
@@ -57,6 +57,7 @@ SEALED_RECOMMENDED = "sealed-recommended.json"
 def main(config: SearchConfig, folder: Path) -> None:
     """Sweep, confirm, write and print."""
     began = time.perf_counter()
+    prepare(config.workers)
     space = searched_space(config)
     # A die that lacks what the answer needs is refused before the search.
     host_gap(space.base, space.hardware)

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import forkserver
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -31,6 +32,12 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def prepare(count: int | None) -> None:
+    """Start what ``count`` processes are forked from, which takes a second, beside other work."""
+    if (count or available_cpus()) > 1 and _context().get_start_method() == "forkserver":
+        forkserver.ensure_running()
 
 
 class Workers(ABC):

@@ -8,7 +8,6 @@ explored them and in whatever order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +63,10 @@ class Shards:
         path = self._path(key)
         try:
             data = path.read_bytes()
-            table = pq.read_table(pa.BufferReader(data), schema=_SCHEMA)
+            # Threads of Arrow's that still run when this process ends would abort it.
+            table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
             (row,) = table.to_pylist()
-            if row.pop("key") != key:
+            if table.schema != _SCHEMA or row.pop("key") != key:
                 raise ValueError(key)
             return _found(row)
         except FileNotFoundError:
@@ -81,10 +81,9 @@ class Shards:
         Raises:
             InputError: the disk is full, or the folder cannot be written.
         """
-        row = {"key": key, **asdict(found)}
-        for name in _POINTS:
-            row[name] = [{"index": index, "latency_us": us} for index, us in row[name]]
-        write_bytes(self._path(key), _parquet(pa.Table.from_pylist([row], _SCHEMA)))
+        row = {"key": key, **vars(found)}
+        table = pa.table([pa.array([row[field.name]], field.type) for field in _SCHEMA], _SCHEMA)
+        write_bytes(self._path(key), _parquet(table))
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.parquet"
@@ -118,6 +117,7 @@ def _found(row: dict[str, Any]) -> Found:
 
 
 def _parquet(table: pa.Table) -> bytes:
+    # Tables of a few rows, one a task: dictionaries and statistics would cost more than they save.
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, compression="none", use_dictionary=False, write_statistics=False)
     return bytes(sink.getvalue())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware
-from twin.engine.compiled.plan import Grid, Plan
+from twin.engine.compiled.plan import Grid, Plan, Point
 from twin.schedule import Schedule
 from twin.search.feasible import Rejection, rejected, rejection
 from twin.search.space import Space
@@ -91,6 +91,7 @@ class Structure:
     def __init__(self, space: Space, fixed: Places) -> None:
         self.space, self.fixed = space, fixed
         self.axes = axes_of(space)
+        self._points: dict[tuple[int, int], Point] = {}
 
     def index(self, levels: Sequence[int]) -> int:
         """The candidate's index in the space, from a level of each axis."""
@@ -225,7 +226,7 @@ class Structure:
     @cached_property
     def grid(self) -> Grid:
         """All candidates; a place in an axis is a place in its ``allowed`` levels."""
-        return self._grid(self.plan, self.allowed)
+        return self._grid(self.plan, self.allowed, self._point)
 
     @cached_property
     def outline(self) -> Grid:
@@ -236,6 +237,7 @@ class Structure:
                 allowed if self._is_cores(axis) else [self.plan_levels[at]]
                 for at, (axis, allowed) in enumerate(zip(self.axes, self.allowed, strict=True))
             ],
+            self._point,
         )
 
     def run_on(self, hardware: Hardware, lines: Sequence[Sequence[int]]) -> list[float]:
@@ -246,15 +248,28 @@ class Structure:
             [each.index(level) for each, level in zip(levels, line, strict=True)] for line in lines
         ]
         candidates = np.array(at, np.int64).reshape(len(lines), len(self.axes))
-        return [float(us) for us in self._grid(plan, levels).evaluate(candidates).step_us]
+        grid = self._grid(plan, levels, lambda at, level: self._changed(plan, at, level))
+        return [float(us) for us in grid.evaluate(candidates).step_us]
 
-    def _grid(self, plan: Plan, levels: Sequence[Sequence[int]]) -> Grid:
-        at_plan = self.plan_levels
-        return plan.grid(
+    def _grid(
+        self,
+        plan: Plan,
+        levels: Sequence[Sequence[int]],
+        point: Callable[[int, int], Point],
+    ) -> Grid:
+        return plan.combined(
             {
-                "+".join(axis.knobs): [
-                    self.schedule([*at_plan[:at], level, *at_plan[at + 1 :]]) for level in each
-                ]
+                "+".join(axis.knobs): [point(at, level) for level in each]
                 for at, (axis, each) in enumerate(zip(self.axes, levels, strict=True))
             }
         )
+
+    def _point(self, at: int, level: int) -> Point:
+        """What a level of an axis changes in the plan; the outline and the grid share it."""
+        if (at, level) not in self._points:
+            self._points[at, level] = self._changed(self.plan, at, level)
+        return self._points[at, level]
+
+    def _changed(self, plan: Plan, at: int, level: int) -> Point:
+        levels = self.plan_levels
+        return plan.point_of(self.schedule([*levels[:at], level, *levels[at + 1 :]]))

@@ -149,11 +149,14 @@ class _Run:
     def _outlines(self) -> list[Outline]:
         # The largest first: one of them that comes last would keep the others waiting.
         numbers = sorted(range(len(self.explorer.fixed)), key=self.explorer.effort, reverse=True)
-        found = {}
+        if len(numbers) < self.workers.count:
+            numbers *= self.workers.count  # none waits: each makes what it will explore
+        found: dict[int, Outline] = {}
         for at, outline in self.workers.unordered(self.explorer.outline, numbers):
+            if numbers[at] not in found:
+                self.bar.advance(sum(outline.infeasible.counts.values()))
             found[numbers[at]] = outline
-            self.bar.advance(sum(outline.infeasible.counts.values()))
-        outlines = [found[number] for number in sorted(numbers)]
+        outlines = [found[number] for number in sorted(found)]
         for outline in outlines:
             self.total.reject(outline.infeasible)
         return outlines

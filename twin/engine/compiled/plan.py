@@ -191,9 +191,18 @@ class Plan:
         Raises:
             OtherStructureError: see :meth:`point_of`; or two knobs change the same ops.
         """
-        points = {name: [self.point_of(s) for s in each] for name, each in knobs.items()}
+        return self.combined(
+            {name: [self.point_of(s) for s in each] for name, each in knobs.items()}
+        )
+
+    def combined(self, knobs: Mapping[str, Sequence[Point]]) -> Grid:
+        """All combinations of ``knobs``: each gives, by level, what it changes in the plan.
+
+        Raises:
+            OtherStructureError: two knobs change the same ops.
+        """
         self.step.set_rows(self._table)
-        return Grid(self, points)
+        return Grid(self, knobs)
 
 
 class Grid:

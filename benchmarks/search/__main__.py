@@ -19,7 +19,7 @@ from twin.search.answer import answer
 from twin.search.base import searched_space
 from twin.search.config import SearchConfig
 from twin.search.explorer import Explorer
-from twin.search.pool import Processes
+from twin.search.pool import Processes, prepare
 from twin.search.space import Space
 from twin.search.sweep import Sweep, sweep
 
@@ -33,7 +33,7 @@ class BenchmarkConfig(SearchConfig):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One sweep of the space: seconds, start of the processes included."""
+    """One sweep of the space: seconds, the start of the processes (forks of a server) included."""
 
     processes: int
     seconds: float
@@ -48,6 +48,7 @@ def main(config: BenchmarkConfig, folder: Path) -> None:
     """
     if not config.processes or min(config.processes) < 1:
         raise InputError("processes", list(config.processes), "whole numbers from 1")
+    prepare(max(config.processes))
     space = searched_space(config)
     began = time.perf_counter()
     compile_s = warm_up()

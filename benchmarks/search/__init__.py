@@ -1,0 +1,1 @@
+"""``python -m benchmarks.search``: how fast a search is."""
