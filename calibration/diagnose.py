@@ -127,7 +127,9 @@ def _diagnosed(
 ) -> tuple[Diagnosis, list[WaitCause]]:
     """All ranks one after the other, with a bar over the bytes of their traces."""
     collectives = collectives_of(files)
-    context = Context(config.kv_tokens, config.ep, collectives.dies, collectives.moved_mb)
+    context = Context(
+        config.kv_tokens, config.ep, collectives.dies, collectives.moved_mb, collectives.own_us
+    )
     causes: list[WaitCause] = []
     skipped: list[SkippedRows] = []
     sizes = [path.stat().st_size for rank in files if traces and (path := rank.file(TRACE))]

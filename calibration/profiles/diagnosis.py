@@ -126,7 +126,8 @@ def diagnose(
         mapped = [rater.checked(map_kernel(kernel, context)) for kernel in listed]
         for row in mapped:
             kind = kinds.setdefault(row.kind or OTHER, KindTime(row.kind or OTHER))
-            kind.add(row, rank.l2_hit_rates.get(row.kernel.name), rater)
+            compared_us = context.compared_us(row.kernel)
+            kind.add(row, rank.l2_hit_rates.get(row.kernel.name), rater, compared_us)
             tally.add(row)
             count, time_us = types.get(type_of(row.kernel), (0, 0.0))
             types[type_of(row.kernel)] = (count + 1, time_us + row.kernel.duration_us)

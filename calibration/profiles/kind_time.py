@@ -90,8 +90,13 @@ class KindTime:
         total, weight = self.counters.get(name, (0.0, 0.0))
         return total / weight if weight else None
 
-    def add(self, mapped: Mapped, hit_rate: float | None, rater: Rater) -> None:
-        """Count one launch, with its L2 hit rate (0..1) where one was recorded."""
+    def add(
+        self, mapped: Mapped, hit_rate: float | None, rater: Rater, compared_us: float | None
+    ) -> None:
+        """Count one launch, with its L2 hit rate (0..1) where one was recorded.
+
+        ``compared_us`` is what the twin's time is held against: None where waits hide it.
+        """
         kernel, time_us = mapped.kernel, mapped.kernel.duration_us
         self.count += 1
         self.total_us += time_us
@@ -105,9 +110,9 @@ class KindTime:
         work, twin_us = rater.rate(mapped)
         if work is not None:
             self._rate(work, time_us, rater.hardware)
-        if twin_us is not None:
+        if twin_us is not None and compared_us is not None:
             self.twin_us += twin_us
-            self.modelled_us += time_us
+            self.modelled_us += compared_us
 
     def _rate(self, work: Work, time_us: float, hardware: Hardware) -> None:
         self.operations += work.operations

@@ -66,14 +66,20 @@ _FRACTAL_ROWS, _FRACTAL_BYTES = 16, 32
 class Context:
     """What a kernel's row does not say: mean KV tokens (paged caches), EP, collectives' sizes.
 
-    ``kv_tokens`` and ``ep`` are 0 where not known.  ``groups`` holds the dies of a collective
-    and ``moved_mb`` what one of them moved (1e6 bytes), by the name of its row.
+    ``kv_tokens`` and ``ep`` are 0 where not known.  ``groups`` holds the dies of a collective,
+    ``moved_mb`` what one of them moved (1e6 bytes) and ``own_us`` its time without waits, by the
+    name of its row.
     """
 
     kv_tokens: int = 0
     ep: int = 0
     groups: Mapping[str, int] = field(default_factory=dict)
     moved_mb: Mapping[str, float] = field(default_factory=dict)
+    own_us: Mapping[str, float] = field(default_factory=dict)
+
+    def compared_us(self, kernel: Kernel) -> float | None:
+        """The kernel's time without waits; None where those hide it."""
+        return self.own_us.get(kernel.name) if kernel.is_communication else kernel.duration_us
 
 
 @dataclass(frozen=True, slots=True)

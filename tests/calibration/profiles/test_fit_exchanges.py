@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from profile_files import Row, collective, kernel, rank_folder
 
 from calibration.profile_fit import fit_profile
 from calibration.profiles.collectives import collectives_of, members_of
+from calibration.profiles.diagnosis import diagnose
 from calibration.profiles.folder import find_ranks
+from calibration.profiles.mapping import Context
 from calibration.profiles.rows import ProfileRows, rows_of
 from calibration.stayed import stayed
 from hardware_models.errors import InputError
@@ -197,3 +201,53 @@ def test_what_is_written_is_the_fit(tmp_path: Path) -> None:
         abs(row.predicted_us(fit.hardware) / row.measured_us - 1) for row in found_rows
     )
     assert sum(written[2:4]) / 2 == pytest.approx(errors.fitted, abs=0.005)
+
+
+def test_a_diagnosis_holds_the_twin_against_a_collectives_own_time(tmp_path: Path) -> None:
+    told = {
+        "hcom_allGather__1_0_1": entry(900, transit_us=50, waited_us=850, moved_mb=0.7),
+        "hcom_allGather__1_1_1": entry(900, moved_mb=0.7),
+    }
+    rank(tmp_path, 0, told, links=[f"0-{end}" for end in range(8)])
+    files = find_ranks(tmp_path)
+    known = collectives_of(files)
+    context = Context(0, 0, known.dies, known.moved_mb, known.own_us)
+    kind = diagnose(files, context, DIE).kinds["hccl_collective"]
+    assert kind.total_us == 1800
+    # The other one's time without its waits is not known.
+    assert kind.modelled_us == pytest.approx(50)
+    assert kind.twin_us == pytest.approx(alone_us(HcclCollective("all_gather", 8, 800_000), DIE))
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=4),
+        st.recursive(
+            st.none() | st.integers() | st.text(max_size=4),
+            lambda inner: st.dictionaries(
+                st.sampled_from(["collective", "a@1", "1-2", "1-1-1", "-"]) | st.text(max_size=3),
+                inner,
+                max_size=4,
+            ),
+            max_leaves=12,
+        ),
+    )
+)
+def test_any_object_is_a_matrix_of_links(
+    tmp_path_factory: pytest.TempPathFactory, data: dict[str, object]
+) -> None:
+    path = tmp_path_factory.mktemp("f") / "communication_matrix.json"
+    path.write_text(json.dumps(data))
+    for ends in members_of(path).values():
+        assert all(end.isdigit() for end in ends)
+
+
+@given(st.binary(max_size=60).filter(lambda junk: junk.strip()[:1] != b"{"))
+def test_any_bytes_are_a_matrix_or_refused_with_the_file(
+    tmp_path_factory: pytest.TempPathFactory, junk: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("f") / "communication_matrix.json"
+    path.write_bytes(junk)
+    with pytest.raises(InputError) as caught:
+        members_of(path)
+    assert f"{path}:" in str(caught.value)
