@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ from runtime_npu.record import OpRecord
 from runtime_npu.standins.process import run_on_standins
 from twin.cli import run as run_command
 from twin.graph.build import build_step_graph
+from twin.graph.shapes import step_shapes
+from twin.memory import dispatch_buffer_mib
 from twin.models import load_model
 from twin.results import write_result, write_text, write_timing
 from twin.schedule import Schedule
@@ -33,6 +36,7 @@ from twin.schedule_io import load_schedule, save_schedule
 from twin.validate import validate_schedule
 
 COMMAND = "runtime_npu.dryrun"
+BUFFER = "HCCL_BUFFSIZE"
 Mode = Literal["eager", "ge_graph", "npugraph_ex"]
 
 
@@ -59,10 +63,14 @@ class DryrunOptions:
 class DryRun:
     """The lowered ops, and where they or the record differ from the step graph.
 
-    ``kinds`` are those of the step graph's ops, by name.
+    ``kinds`` are those of the step graph's ops, by name; ``left_out`` the scopes of the schedule
+    as given that the asked-for mode does not know; ``buffer_mib`` what dispatch and combine need
+    of HCCL's buffer.
     """
 
     schedule: Schedule
+    left_out: tuple[str, ...]
+    buffer_mib: int | None
     lowered: tuple[LoweredOp, ...]
     kinds: Mapping[str, str]
     differences: tuple[str, ...]
@@ -73,14 +81,17 @@ def dry_run(options: DryrunOptions, folder: Path) -> DryRun:
 
     Raises:
         InputError: a schedule that breaks a rule, that is not lowered, or whose tensors a
-            contract of an op refuses.
+            contract of an op refuses; HCCL_BUFFSIZE is set, and too small.
         MachineError: the wheel, gcc or torch is missing.
     """
     schedule = load_schedule(options.schedule)
     deployment = schedule.deployment
-    if options.mode is not None:
+    left_out: tuple[str, ...] = ()
+    if options.mode not in (None, deployment.graph_mode):
         deployment = dataclasses.replace(deployment, graph_mode=options.mode)
-        schedule = dataclasses.replace(schedule, deployment=deployment)
+        # The twin's rules know them in ge_graph alone.
+        left_out = schedule.super_kernel
+        schedule = dataclasses.replace(schedule, deployment=deployment, super_kernel=())
     model = load_model(schedule.model)
     layers = model.num_layers if options.layers is None else options.layers
     if not 1 <= layers <= model.num_layers:
@@ -89,13 +100,19 @@ def dry_run(options: DryrunOptions, folder: Path) -> DryRun:
     hardware = load_hardware(deployment.hardware)
     validate_schedule(schedule, model, hardware)
     _check_lowered(schedule, options.schedule)
+    buffer_mib = None
+    if not schedule.workload.is_prefill:
+        buffer_mib = dispatch_buffer_mib(step_shapes(schedule, model), hardware)
+        given = os.environ.get(BUFFER)
+        if given is not None and not (given.isdecimal() and int(given) >= buffer_mib):
+            raise InputError(BUFFER, given, f"whole MB, at least {buffer_mib} for this schedule")
     if not 0 <= options.rank < deployment.total_dies:
         raise InputError("rank", options.rank, f"0 to {deployment.total_dies - 1}")
     lowered, records = _lower(schedule, options.rank, layers, folder)
     graph = build_step_graph(schedule, spec, hardware)
     found = all_differences(lowered, records, graph, deployment, options.rank)
     kinds = {op.name: op.kind for op in graph.ops}
-    return DryRun(schedule, tuple(lowered), kinds, found)
+    return DryRun(schedule, left_out, buffer_mib, tuple(lowered), kinds, found)
 
 
 def _check_lowered(schedule: Schedule, source: str) -> None:
@@ -147,6 +164,11 @@ def main(options: DryrunOptions, folder: Path) -> None:
     result = dry_run(options, folder)
     print("\n".join(listing(outside_and_first(result.lowered))))
     write_text(folder / "listing.txt", "\n".join((*listing(result.lowered), "")))
+    if result.left_out:
+        mode, scopes = result.schedule.deployment.graph_mode, ", ".join(result.left_out)
+        print(f"left out, because {mode} has no SuperKernel scopes: {scopes}")
+    if result.buffer_mib is not None:
+        print(f"needs {BUFFER}={result.buffer_mib} or more on every rank")
     for difference in result.differences:
         print(f"differs: {difference}")
     if not result.differences:
@@ -169,6 +191,8 @@ def _payload(options: DryrunOptions, result: DryRun) -> dict[str, object]:
         "mode": result.schedule.deployment.graph_mode,
         "rank": options.rank,
         "role": place_of(result.schedule.deployment, options.rank).role,
+        "left_out": list(result.left_out),
+        "hccl_buffsize_mib": result.buffer_mib,
         "ops": ops,
         "differences": list(result.differences),
     }
