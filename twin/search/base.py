@@ -12,6 +12,7 @@ from twin.model_spec import ModelSpec
 from twin.models import load_model
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
+from twin.search.changes import with_deployment
 from twin.search.config import PARALLEL_SIZES, DeploymentChoice, Kind, SearchConfig
 from twin.search.space import Space
 from twin.search.transport import with_transport
@@ -47,11 +48,10 @@ def base_schedule(config: SearchConfig, kind: Kind) -> Schedule:
         # Only ge_graph fuses launches, so scopes go with it.
         scopes = scopes if deployment.graph_mode == "ge_graph" else ()
     return replace(
-        base,
+        with_deployment(base, deployment),
         super_kernel=scopes,
         model=config.model,
         workload=replace(base.workload, **given),
-        deployment=deployment,
     )
 
 

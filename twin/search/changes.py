@@ -37,6 +37,30 @@ def present_op(deployment: Deployment, role: Role, op: str) -> str:
     return op
 
 
+_SPLIT_BY = {
+    **dict.fromkeys(("q_b", "uk", "uv"), "attention_tp"),
+    "o_proj": "o_proj_tp",
+    **dict.fromkeys(("gate_up", "down"), "dense_tp"),
+    **dict.fromkeys(("w13", "w2"), "ep"),
+}
+"""The parallel size that a weight is split by, by the last part of its name."""
+
+
+def with_deployment(schedule: Schedule, deployment: Deployment) -> Schedule:
+    """The schedule deployed otherwise; prefetches keep their share of weights split anew."""
+
+    def size(of: Deployment, weight: str) -> int:
+        name = _SPLIT_BY.get(weight.rpartition(".")[2])
+        return 1 if name is None else int(getattr(of.moe if name == "ep" else of.attention, name))
+
+    prefetch = tuple(
+        replace(p, bytes=round(p.bytes * Fraction(was, now))) if was != now else p
+        for p in schedule.prefetch
+        for was, now in [(size(schedule.deployment, p.weight), size(deployment, p.weight))]
+    )
+    return replace(schedule, deployment=deployment, prefetch=prefetch)
+
+
 def with_dies(schedule: Schedule, total: int | None) -> Schedule:
     """The schedule on ``total`` dies, its AFD ratio kept; ``None`` changes nothing.
 
@@ -50,7 +74,7 @@ def with_dies(schedule: Schedule, total: int | None) -> Schedule:
         return _with_ffn_dies(schedule, total, _ffn_share(deployment))
     role = deployment.roles["colocated"]
     roles: dict[Role, RoleDeployment] = {"colocated": replace(role, dies=total, ep=total)}
-    return replace(schedule, deployment=replace(deployment, roles=roles))
+    return with_deployment(schedule, replace(deployment, roles=roles))
 
 
 def with_ratio(schedule: Schedule, ratio: int) -> Schedule:
@@ -76,13 +100,7 @@ def _with_ffn_dies(schedule: Schedule, total: int, share: Fraction) -> Schedule:
     roles = dict(deployment.roles)
     roles["attention"] = replace(roles["attention"], dies=total - int(ffn))
     roles["ffn"] = replace(roles["ffn"], dies=int(ffn), ep=int(ffn))
-    # A prefetch of experts was sized for another expert count; keep its share of the weight.
-    scale = deployment.roles["ffn"].ep / int(ffn)
-    prefetch = tuple(
-        replace(p, bytes=round(p.bytes * scale)) if p.weight.endswith((".w13", ".w2")) else p
-        for p in schedule.prefetch
-    )
-    return replace(schedule, deployment=replace(deployment, roles=roles), prefetch=prefetch)
+    return with_deployment(schedule, replace(deployment, roles=roles))
 
 
 def with_micro_batches(schedule: Schedule, parts: int) -> Schedule:
@@ -104,7 +122,7 @@ def with_sizes(schedule: Schedule, sizes: Mapping[str, int]) -> Schedule:
     deployment = schedule.deployment
     roles = dict(deployment.roles)
     roles[deployment.attention_role] = replace(deployment.attention, **sizes)
-    return replace(schedule, deployment=replace(deployment, roles=roles))
+    return with_deployment(schedule, replace(deployment, roles=roles))
 
 
 def with_core_split(

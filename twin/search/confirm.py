@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rich.console import Console
 from rich.progress import track
@@ -32,8 +33,13 @@ class Confirmation:
         result = with_evidence(plain, self.model, self.hardware)
         if not self.draws:
             return result
-        variants = draw_hardware(self.hardware, self.draws, self.seed)
-        return with_interval(result, latency_spread(schedule, self.model, variants), self.hardware)
+        spread = latency_spread(schedule, self.model, self._variants)
+        return with_interval(result, spread, self.hardware)
+
+    @cached_property
+    def _variants(self) -> list[Hardware]:
+        """The draws, made once in each process."""
+        return draw_hardware(self.hardware, self.draws, self.seed)
 
 
 def confirm(

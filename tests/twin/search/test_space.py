@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from twin.models import load_model
-from twin.schedule import Schedule
+from twin.schedule import Prefetch, Schedule
 from twin.schedule_io import load_schedule
-from twin.search.changes import present_op, with_core_split, with_dies, with_ratio
+from twin.search.changes import present_op, with_core_split, with_dies, with_ratio, with_sizes
 from twin.search.config import Knob
 from twin.search.feasible import rejection
 from twin.search.space import Space
 from twin.search.transport import with_transport
+from twin.weights import weight_bytes
 
 MODEL = load_model("longcat-flash-560b")
 HARDWARE = load_hardware("a3-752t")
@@ -86,6 +89,35 @@ def test_a_ratio_keeps_dies_and_batch_and_sizes_the_experts() -> None:
     assert made.workload == AFD.workload
     w2 = {p.weight: p.bytes for p in made.prefetch}["moe.w2"]
     assert w2 == 2 * {p.weight: p.bytes for p in AFD.prefetch}["moe.w2"]
+
+
+SPLITS = ("attention_tp", "o_proj_tp", "dense_tp")
+
+
+def share(schedule: Schedule, prefetch: Prefetch) -> float:
+    weight = prefetch.weight.removeprefix("next.")
+    redundant = schedule.moe.redundant_experts
+    return prefetch.bytes / weight_bytes(MODEL, schedule.deployment, weight, redundant)
+
+
+@given(
+    st.sampled_from([COLOCATED, AFD]),
+    st.sampled_from([64, 128, 256]),
+    st.dictionaries(st.sampled_from(SPLITS), st.sampled_from([1, 2, 4, 8])),
+)
+def test_a_prefetch_keeps_its_share_of_a_weight_that_is_split_anew(
+    base: Schedule, dies: int, sizes: dict[str, int]
+) -> None:
+    weights = ("attention.1.q_a", "next.attention.0.q_b", "attention.0.o_proj", "dense.0.gate_up")
+    weights += ("dense.1.down", "moe.w2", "next.moe.w13", "attention.0.uk", "attention.0.uv")
+    whole = replace(
+        base,
+        moe=replace(base.moe, redundant_experts=0),
+        prefetch=tuple(Prefetch(weight=w, after="add", bytes=2**20) for w in weights),
+    )
+    made = with_sizes(with_dies(whole, dies), sizes)
+    for was, now in zip(whole.prefetch, made.prefetch, strict=True):
+        assert share(made, now) == pytest.approx(share(whole, was), rel=1e-5)
 
 
 def test_a_ratio_that_does_not_divide_is_a_named_rejection() -> None:

@@ -7,7 +7,6 @@ schedule; a :class:`Point` is what another schedule, or other hardware, changes 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +27,7 @@ from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
 from twin.graph.build import build_step_graph
 from twin.graph.step_graph import Op, StepGraph
 from twin.model_spec import ModelSpec
+from twin.names import parse_name
 from twin.schedule import Schedule
 
 # Layers that are built; those in the middle are then copied.  Where layers do not repeat
@@ -37,8 +37,6 @@ _BUILT_LAYERS = (4, 5)
 _PROBE_LAYERS = 3
 _CHUNK = 4096
 _UNSET = -1
-
-_LAYER = re.compile(r"layer\.\d+\.")
 
 
 class OtherStructureError(TwinError):
@@ -261,10 +259,14 @@ class Grid:
         return rows
 
 
-def _kinds(graph: StepGraph) -> list[tuple[Role, str]]:
-    """The role and the name of each op, without its layer: what makes ops alike in a plan."""
+def _kinds(graph: StepGraph) -> list[tuple[Role, int, str]]:
+    """Role, micro-batch and name within its layer of each op: what makes ops alike in a plan."""
     roles = {die.index: die.role for die in graph.dies}
-    return [(roles[op.die], _LAYER.sub("", op.name, count=1)) for op in graph.ops]
+    names = (parse_name(op.name) for op in graph.ops)
+    return [
+        (roles[op.die], name.micro_batch, name.local)
+        for op, name in zip(graph.ops, names, strict=True)
+    ]
 
 
 def _compare(op: Op, other: Op, place: Mapping[int, int]) -> None:
