@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calibration.kernel import kind_of, spec_text
 from calibration.kernel_fit import NOISE
 from calibration.kinds import PARAMETERS
+from calibration.limits import clipped
 from calibration.prior import Z80
 from hardware_models.demand import OpSpec
 from hardware_models.hardware import Hardware
@@ -78,10 +79,8 @@ def _slope(spec: OpSpec, hardware: Hardware, index: Mapping[str, int]) -> Array:
     slope = np.zeros(len(index))
     for name in PARAMETERS[kind_of(spec)]:
         if name in index:
-            value = hardware[name]
-            up, down = (
-                alone_us(spec, hardware.with_values({name: value * factor}))
-                for factor in (1 + _STEP, 1 - _STEP)
-            )
-            slope[index[name]] = math.log(up / down) / math.log((1 + _STEP) / (1 - _STEP))
+            # At a limit, such as an efficiency of 1, the step goes one way only.
+            ends = [clipped(name, hardware[name] * factor) for factor in (1 + _STEP, 1 - _STEP)]
+            up, down = (alone_us(spec, hardware.with_values({name: end})) for end in ends)
+            slope[index[name]] = math.log(up / down) / math.log(ends[0] / ends[1])
     return slope

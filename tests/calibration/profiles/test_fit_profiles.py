@@ -117,6 +117,13 @@ def test_an_uncertain_kernel_beats_a_certain_one() -> None:
         assert first.after_us < second.after_us <= first.before_us
 
 
+def test_a_parameter_at_its_limit_is_measured_from_one_side() -> None:
+    die = DIE.with_values({"matmul_efficiency": 1.0})
+    product = MatMul(4096, 6144, 6144, "bf16", "w")
+    (found,) = rank_candidates([product], die, ("matmul_efficiency",), np.array([[0.04]]))
+    assert 0 <= found.after_us < found.before_us
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
