@@ -14,6 +14,9 @@ from twin.plan.outcome import Outcome
 from twin.plan.setting import Confirmed, Setting
 from twin.report.chart import Chart, Series, Value, line_chart
 
+_VOCABULARY = ("lm_head_tp", "embed_tp")
+"""Sizes outside the layers, which few nodes may have to make smaller."""
+
 
 @dataclass(frozen=True)
 class _Row:
@@ -32,7 +35,9 @@ class _Row:
 def run_capacity(setting: Setting) -> Outcome:
     """The capacity of every number of nodes and layout of the configuration."""
     limit_us = setting.config.slo.tpot_ms * 1e3
-    rows = _searched(setting, CapacitySearch(limit_us))
+    asked = setting.config.deployment
+    free = tuple(name for name in _VOCABULARY if getattr(asked, name) is None)
+    rows = _searched(setting, CapacitySearch(limit_us, free))
     best = {row.name: row.found.best for row in rows if row.found.best is not None}
     confirmed = setting.confirmed(best)
     listed = [_listed(setting, row, confirmed.get(row.name), limit_us) for row in rows]
@@ -98,6 +103,7 @@ def _listed(
         "layout": row.layout,
         "sequences": row.found.batch,
         "sequences_per_die": row.found.batch / dies,
+        "sizes_taken": dict(row.found.sizes),
         "stops_the_next": stops,
     }
     if confirmed is None:
@@ -118,11 +124,18 @@ def _listed(
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    taken = [
+        f"{row['nodes']} node(s), {row['layout']}: {name}={size}, as the base's does not divide "
+        "the dies of attention"
+        for row in rows
+        for name, size in row["sizes_taken"].items()
+    ]
     running = [row for row in rows if "best" in row]
     if not running:
-        return []
+        return taken
     most = max(running, key=lambda row: row["best"]["tokens_per_s_per_die"])
     return [
+        *taken,
         f"Most tokens per die: {most['nodes']} node(s), {most['layout']}, "
         f"{most['best']['tokens_per_s_per_die']:.1f} tokens/s per die with "
         f"{most['sequences_per_die']:g} sequences per die.",

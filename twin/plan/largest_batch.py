@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hardware_models.errors import InputError
 from twin.plan.inner import Best, fastest_of, is_within
-from twin.search.changes import with_batch
+from twin.search.changes import with_batch, with_sizes
 from twin.search.feasible import Rejection, rejected
 from twin.search.space import Space
 from twin.search.structure import Places, Structure, structural_places
@@ -25,12 +26,14 @@ class Capacity:
     """The largest batch of one space.
 
     ``best`` is its fastest schedule, or ``None`` where not even the smallest batch runs;
-    ``binds`` is what stops the next larger one (``next_batch``), or the smallest.
+    ``binds`` is what stops the next larger one (``next_batch``), or the smallest.  ``sizes`` are
+    parallel sizes of the base that do not divide so few dies, and what was taken instead.
     """
 
     best: Best | None
     binds: Rejection
     next_batch: int
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -40,9 +43,14 @@ class Capacity:
 
 @dataclass(frozen=True)
 class CapacitySearch:
-    """Looks for the largest batch whose fastest schedule keeps to ``limit_us``."""
+    """Looks for the largest batch whose fastest schedule keeps to ``limit_us``.
+
+    ``free`` names parallel sizes that nobody asked for: where one does not divide the dies that
+    attention has, the largest that divides both is taken.
+    """
 
     limit_us: float
+    free: tuple[str, ...] = ()
 
     def of(self, part: tuple[Space, Places]) -> Capacity:
         """The capacity of one structure of a space.
@@ -57,7 +65,11 @@ class CapacitySearch:
             schedule = first.schedule([0] * len(first.axes))
         except InputError as error:
             return Capacity(None, rejected(error), space.base.workload.global_batch)
-        groups = schedule.deployment.attention.attention_groups
+        role = schedule.deployment.attention
+        sizes = {name: math.gcd(getattr(role, name), role.dies) for name in self.free}
+        sizes = {name: size for name, size in sizes.items() if size != getattr(role, name)}
+        space = replace(space, base=with_sizes(space.base, sizes))
+        groups = role.attention_groups
         least = schedule.micro_batches
 
         def at(sequences: int) -> Structure:
@@ -83,6 +95,7 @@ class CapacitySearch:
             _best(at(most)) if most >= least else None,
             self._stops(at(most + 1)),
             (most + 1) * groups,
+            sizes,
         )
 
     def _stops(self, structure: Structure) -> Rejection:

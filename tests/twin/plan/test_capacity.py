@@ -171,3 +171,15 @@ def test_wrong_input_is_exit_2_and_named(
     assert said.startswith("error: ")
     assert named in said
     assert not (tmp_path / "result.json").exists()
+
+
+def test_a_size_that_nobody_asked_for_is_made_to_fit_few_dies() -> None:
+    space = space_of("recipe_afd", 16)
+    (part, *_) = parts_of(space)
+    asked = CapacitySearch(1e5).of(part)
+    assert asked.binds.reason.startswith("deployment.roles.attention.lm_head_tp")
+    free = CapacitySearch(1e5, ("lm_head_tp", "embed_tp")).of(part)
+    assert free.sizes == {"lm_head_tp": 8}
+    assert "memory of a ffn die" in free.binds.reason
+    (part, *_) = parts_of(space_of("recipe_afd", 64))
+    assert CapacitySearch(1e5, ("lm_head_tp",)).of(part).sizes == {}
