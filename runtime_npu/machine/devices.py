@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ PROBE_S = 120.0
 """How long the probe may take: loading torch_npu and CANN takes some tens of seconds."""
 
 GIB = 2**30
+_RAISED = re.compile(r"[\w.]*(Error|Exception): ")
 NO_TORCH_NPU = "torch_npu is not there to ask"
 
 
@@ -47,7 +49,8 @@ def ask(command: Sequence[str], timeout_s: float = PROBE_S) -> Probed:
         return Probed(fault=f"no answer within {timeout_s:.0f} s")
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        errors = [line for line in lines if "Error" in line] or lines
+        # torch_npu's own log lines come behind the exception that says what is wrong.
+        errors = [line for line in lines if _RAISED.match(line)] or lines
         return Probed(fault=errors[-1])
     answer = json.loads(done.stdout.splitlines()[-1])
     return Probed(

@@ -26,12 +26,12 @@ from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash, StepOutput
 from runtime_npu.npu.attention_ops import MASK
 from runtime_npu.npu.compile_cache import CompileCache, CompiledPass, Part
-from runtime_npu.npu.forms import Forms, bind_weights
+from runtime_npu.npu.forms import Forms, bind_cache, bind_weights
 from runtime_npu.npu.graph_code import Kernel, graph_code, kernel_of
 from runtime_npu.npu.pass_trace import PassInputs, Run, trace_pass, tracing_mode
 from runtime_npu.npu.step_inputs import bind_step, step_inputs
 from runtime_npu.record import OpRecord
-from twin.deployment import GraphMode
+from twin.deployment import Deployment
 from twin.workload import Phase
 
 
@@ -55,11 +55,12 @@ class NpuExecutor(Executor):
         model: LongcatFlash | FfnDie,
         backend: NpuBackend,
         hardware: Hardware,
-        graph_mode: GraphMode,
+        deployment: Deployment,
         cache: CompileCache,
     ) -> None:
         super().__init__(model)
-        self._backend, self._hardware, self._mode = backend, hardware, graph_mode
+        self._backend, self._hardware, self._mode = backend, hardware, deployment.graph_mode
+        self._micro_batches = 1 if deployment.afd is None else deployment.afd.micro_batches
         self._compile_cache = cache
         self._eager = EagerOrder(hardware)
         self._npu: Any = torch.npu  # type: ignore[attr-defined]
@@ -78,15 +79,13 @@ class NpuExecutor(Executor):
         model.requires_grad_(requires_grad=False)
         # The host's memory comes free weight by weight; what is left of a weight names its form.
         bind_weights(self._fixed, model, _weight_on_device, values.pop)
-        self._fixed.bind_mask(_on_device(torch.ones(MASK, dtype=torch.bool).triu(1)))
+        self._fixed.bind_mask(_weight_on_device(torch.ones(MASK, dtype=torch.bool).triu(1)))
 
     @override
     def use_cache(self, cache: KvCache, table_width: int) -> None:
         self._cache, self._table_width = cache, table_width
-        for attention in cache.attentions:
-            for half in (attention.latent, attention.rope):
-                shape = half.unsqueeze(2).shape
-                self._fixed.bind(half, torch.zeros(shape, dtype=half.dtype, device="npu"))
+        aliases = self._micro_batches if self._mode == "npugraph_ex" else 1
+        bind_cache(self._fixed, cache, _zeros, _alias, aliases)
 
     @override
     def forward(self, step: Step) -> StepOutput:
@@ -220,6 +219,14 @@ class NpuExecutor(Executor):
         end.record()
         self._events.append((start, end))
         return outputs
+
+
+def _zeros(host: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(host.shape, dtype=host.dtype, device="npu")
+
+
+def _alias(form: torch.Tensor) -> torch.Tensor:
+    return form.view(form.shape)
 
 
 def _on_device(host: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -67,19 +68,25 @@ def npu_executor(
         rank=world.rank,
         say=_say,
     )
-    return NpuExecutor(model, backend, hardware, schedule.deployment.graph_mode, cache)
+    return NpuExecutor(model, backend, hardware, schedule.deployment, cache)
 
 
 def software_versions() -> dict[str, str]:
     """What a compiled pass depends on besides its schedule and model."""
     cann: Any = import_module("torch_npu.npu.utils").get_cann_version
-    packages = [Path(package.__path__[0]) for package in (hardware_models, runtime_npu, twin)]
     return {
         "torch": torch.__version__,
         "torch_npu": version("torch_npu"),
         "CANN": str(cann()),
-        "longcat-twin": f"{version('longcat-twin')} {source_digest(packages)}",
+        "longcat-twin": f"{version('longcat-twin')} {_own_code()}",
     }
+
+
+@cache
+def _own_code() -> str:
+    """Digest of this project's code, as this process has loaded it."""
+    packages = (hardware_models, runtime_npu, twin)
+    return source_digest([Path(package.__path__[0]) for package in packages])
 
 
 def _say(line: str) -> None:

@@ -163,6 +163,9 @@ def test_ranks_fit_the_node_and_the_deployment(
 def test_a_probe_that_fails_or_hangs_is_a_finding() -> None:
     python = sys.executable
     assert ask([python, "-c", "raise ImportError('libhccl.so')"]).fault.endswith("libhccl.so")
+    logs = "atexit.register(lambda: print('ERR00008 no more', file=sys.stderr))"
+    code = f"import atexit, sys; {logs}; raise Exception('no set_env.sh')"
+    assert ask([python, "-c", code]).fault == "Exception: no set_env.sh"
     assert "no answer" in ask([python, "-c", "import time; time.sleep(60)"], 0.5).fault
 
 
