@@ -12,16 +12,15 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from torch._subclasses.fake_tensor import FakeTensorMode
-
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
+from runtime_npu.backends.npu_issue import Listener
 from runtime_npu.lower.captured import lower_captured
 from runtime_npu.lower.eager import launch_eager
 from runtime_npu.lower.ge import lower_ge
 from runtime_npu.lower.lowered import LoweredOp
 from runtime_npu.lower.step import pretend_world, rank_step
-from runtime_npu.lower.trace import Names, trace
+from runtime_npu.npu.pass_trace import trace_pass, tracing_mode
 from runtime_npu.record import OpRecord
 from twin.model_spec import ModelSpec
 from twin.models import load_model
@@ -41,13 +40,18 @@ def lower(
     if schedule.deployment.graph_mode == "eager":
         return launch_eager(schedule, spec, hardware, rank)
     pretend_world(schedule.deployment.total_dies, rank)
-    mode, names = FakeTensorMode(), Names()
-    step = rank_step(schedule, spec, hardware, rank, mode, names)
-
-    traced = [trace(run, step.forms.inputs, mode, names) for run in step.passes]
-    lower_one = lower_ge if schedule.deployment.graph_mode == "ge_graph" else lower_captured
-    lowered = [op for graph in traced for op in lower_one(graph, mode)]
-    return lowered, step.backend.recorder.take()
+    mode, graph_mode = tracing_mode(), schedule.deployment.graph_mode
+    step = rank_step(schedule, spec, hardware, rank, mode, Listener())
+    lower_one = lower_ge if graph_mode == "ge_graph" else lower_captured
+    lowered: list[LoweredOp] = []
+    records: list[OpRecord] = []
+    for one in step.passes:
+        traced, issued = trace_pass(
+            one.name, one.run, one.given, step.backend, hardware, graph_mode, mode
+        )
+        lowered += lower_one(traced, mode)
+        records += issued
+    return lowered, tuple(records)
 
 
 def main(request: str) -> None:

@@ -16,7 +16,8 @@ from hardware_models.hardware import Hardware
 from runtime_npu.backends.npu_order import EagerOrder
 from runtime_npu.lower.launched import AGAIN, Marks, NotedGroups, note, read_launches
 from runtime_npu.lower.lowered import LoweredOp
-from runtime_npu.lower.step import rank_step
+from runtime_npu.lower.step import RankPass, rank_step
+from runtime_npu.npu.step_inputs import bind_step
 from runtime_npu.record import OpRecord
 from runtime_npu.standins.process import LOG
 from twin.model_spec import ModelSpec
@@ -41,8 +42,8 @@ def launch_eager(
         for word in ("first", AGAIN):
             step.backend.recorder.take()
             note(word)
-            for run in step.passes:
-                run()
+            for one in step.passes:
+                _issue(one)
     assert isinstance(step.order, EagerOrder)
     for label, stream in step.order.streams.items():
         note(f"stream {stream.npu_stream:#x} {label}")
@@ -51,6 +52,16 @@ def launch_eager(
         log.seek(start)
         lines = log.read().decode().splitlines()
     return read_launches(lines, rank), step.backend.recorder.take()
+
+
+def _issue(one: RankPass) -> None:
+    """One pass, with tensors of its own beside the weights and the cache."""
+    given, step = one.given, one.given.step
+    if step is not None and given.inputs is not None:
+        placed = [form.to("npu") for form in given.inputs.forms]
+        forms = given.fixed
+        step = bind_step(forms, step, given.inputs, placed, given.inputs.kv_lengths)
+    one.run(step, given.hidden)
 
 
 class _NobodyElse(torch._C._distributed_c10d.Store):

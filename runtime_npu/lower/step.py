@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 
 import torch
@@ -14,7 +14,7 @@ from hardware_models.hardware import Hardware
 from runtime_npu.backends.npu import NpuBackend
 from runtime_npu.backends.npu_issue import Listener
 from runtime_npu.backends.npu_order import CapturedOrder, EagerOrder, GeOrder, Order
-from runtime_npu.batch import Batch, Packer, Step
+from runtime_npu.batch import Packer, Step
 from runtime_npu.generate import rank_blocks
 from runtime_npu.kv_cache import KvCache
 from runtime_npu.lower.balanced import BalancedBackend
@@ -23,6 +23,8 @@ from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.npu.attention_ops import MASK
 from runtime_npu.npu.forms import Forms, bind_cache, bind_weights
+from runtime_npu.npu.pass_trace import PassInputs, Run
+from runtime_npu.npu.step_inputs import step_inputs
 from runtime_npu.parallel.layout import Layout, last_rows
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import layer_plan, prefill_order
@@ -48,22 +50,24 @@ ORDERS: dict[GraphMode, Callable[[Hardware], Order]] = {
     "ge_graph": GeOrder,
     "npugraph_ex": CapturedOrder,
 }
-Place = Callable[[torch.Tensor], torch.Tensor]
-Pass = Callable[[], Sequence[torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPass:
+    """The main pass of a rank or one that drafts, each a graph of its own."""
+
+    name: str
+    run: Run
+    given: PassInputs
 
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """A rank's step, ready to be traced, or run in eager.
-
-    ``passes`` are the main one and those that draft, each a graph of its own; they reach
-    ``forms.inputs`` by themselves and give what a graph must compute.
-    """
+    """A rank's step, as the run on its NPU has it: ready to be traced, or issued in eager."""
 
     backend: NpuBackend
-    forms: Forms
     order: Order
-    passes: tuple[Pass, ...]
+    passes: tuple[RankPass, ...]
 
 
 def rank_step(
@@ -76,8 +80,8 @@ def rank_step(
 ) -> RankStep:
     """Build the step of ``rank``; the world must be pretended by now.
 
-    Tensors are made under ``mode``.  In decode every sequence has the workload's KV length, and
-    runs its last token and its drafts; in prefill that many tokens.
+    The model's own weights are made under ``mode``.  In decode every sequence has the workload's
+    KV length, and runs its last token and its drafts; in prefill that many tokens.
     """
     deployment = schedule.deployment
     world = World(deployment, rank)
@@ -85,11 +89,7 @@ def rank_step(
     backend = BalancedBackend(
         spec, forms, order, lambda group: ranks_label(group.members), listener
     )
-
-    def place(host: torch.Tensor) -> torch.Tensor:
-        with mode:
-            return torch.empty(host.shape, dtype=host.dtype, device="npu")
-
+    batch = _Batch(schedule, spec, world)
     with mode:  # so that the model may take views of its weights while it is traced
         plan, drafts = layer_plan(schedule, world.place.role), schedule.workload.next_n
         model: FfnDie | LongcatFlash
@@ -100,21 +100,21 @@ def rank_step(
             model = LongcatFlash(
                 spec, backend, plan, world, dtype=DTYPE, prefill=prompts, next_n=drafts
             )
-        bind_weights(forms, model, place)
-    batch = _Batch(schedule, spec, world)
-    if isinstance(model, FfnDie):
-        return RankStep(backend, forms, order, (batch.serve(model),))
-    if schedule.workload.is_prefill:
-        forms.bind_mask(place(torch.empty(MASK, dtype=torch.bool, device="meta")))
-    return RankStep(backend, forms, order, batch.attend(model, forms, place))
+    bind_weights(forms, model, batch.place_weight)
+    passes = batch.serve(model, forms) if isinstance(model, FfnDie) else batch.attend(model, forms)
+    return RankStep(backend, order, passes)
 
 
 class _Batch:
-    """The workload's sequences, as a rank's passes see them."""
+    """The workload's sequences, as a rank's passes see them.
+
+    A graph is traced on stand-ins, so that only eager passes have tensors on the device.
+    """
 
     def __init__(self, schedule: Schedule, spec: ModelSpec, world: World) -> None:
-        workload = schedule.workload
+        workload, self._mode = schedule.workload, schedule.deployment.graph_mode
         self._schedule, self._spec, self._world = schedule, spec, world
+        self._device = "npu" if self._mode == "eager" else "meta"
         self._rows = [[0] * workload.rows_per_sequence] * workload.global_batch
         counts = [len(own) for own in self._rows]
         order = prefill_order(schedule)
@@ -123,57 +123,70 @@ class _Batch:
         wanted = 1 if workload.is_prefill else counts[0]
         self._last = last_rows(self._layout, self._parts, counts, wanted)
 
-    def serve(self, model: FfnDie) -> Pass:
+    def place(self, host: torch.Tensor) -> torch.Tensor:
+        """A tensor without data for ``host``."""
+        return torch.empty(host.shape, dtype=host.dtype, device=self._device)
+
+    def place_weight(self, host: torch.Tensor) -> torch.Tensor:
+        """The same for a weight."""
+        return torch.nn.Parameter(self.place(host), requires_grad=False)
+
+    def serve(self, model: FfnDie, forms: Forms) -> tuple[RankPass, ...]:
         """The pass of an FFN die, whose results leave by its links."""
         heights = [part.height for part in self._parts]
 
-        def run() -> Sequence[torch.Tensor]:
+        def run(*_: object) -> Sequence[torch.Tensor]:
             model("decode", heights)
             return ()
 
-        return run
+        return (RankPass("ffn", run, PassInputs(forms)),)
 
-    def attend(self, model: LongcatFlash, forms: Forms, place: Place) -> tuple[Pass, ...]:
-        """The main pass of an attention die and its drafts; their tensors are bound."""
+    def attend(self, model: LongcatFlash, forms: Forms) -> tuple[RankPass, ...]:
+        """The main pass of an attention die and its drafts; the cache is bound."""
         workload, spec, die = self._schedule.workload, self._spec, self._world.place.number
         cached = 0 if workload.is_prefill else workload.kv_tokens
         longest = cached + len(self._rows[0]) + workload.next_n
         cache = self._cache([longest] * len(self._rows))
-        afd, mode = self._schedule.deployment.afd, self._schedule.deployment.graph_mode
-        aliased = afd.micro_batches if afd is not None and mode == "npugraph_ex" else 1
-        bind_cache(forms, cache, place, place, aliased)
+        afd = self._schedule.deployment.afd
+        is_captured = self._mode == "npugraph_ex"
+        aliased = afd.micro_batches if afd is not None and is_captured else 1
+        bind_cache(forms, cache, self.place, self.place, aliased)
+        forms.bind_mask(self.place_weight(torch.empty(MASK, dtype=torch.bool, device="meta")))
         table = rope_table(spec, longest, DTYPE)
         packer = Packer(self._layout, die, cache, table, sampling=None, vocab_size=spec.vocab_size)
         main = packer.pack(
             workload.phase, self._rows, [cached] * len(self._rows), self._parts, self._last
         )
-        drafts = [packer.follow(main, self._rows, self._parts) for _ in range(workload.next_n)]
-        is_ge = self._schedule.deployment.graph_mode == "ge_graph"
-        for batch in {id(b): b for step in (main, *drafts) for b in step.batches}.values():
-            _bind_batch(forms, batch, place, lengths_on_device=is_ge)
 
-        def on_device(step: Step) -> Step:
-            tokens, wanted = place(step.tokens), place(step.last_rows)
-            forms.inputs.extend((tokens, wanted))
-            return replace(step, tokens=tokens, last_rows=wanted)
+        def run_main(step: Step | None, _: torch.Tensor | None) -> Sequence[torch.Tensor]:
+            assert step is not None
+            output = model(step, cache)
+            return output.tokens, output.hidden, output.logits
 
-        shape = (sum(main.heights), spec.hidden_size)
-        hidden = place(torch.empty(shape, dtype=DTYPE, device="meta"))
-        forms.inputs.append(hidden)
-        first = on_device(main)
-
-        def run_main() -> Sequence[torch.Tensor]:
-            output = model(first, cache)
-            return output.tokens, output.hidden
-
-        def draft(number: int, step: Step) -> Pass:
-            def run() -> Sequence[torch.Tensor]:
+        def draft(number: int) -> Run:
+            def run(step: Step | None, hidden: torch.Tensor | None) -> Sequence[torch.Tensor]:
+                assert step is not None
+                assert hidden is not None
                 output = model.draft(number, step, hidden, cache)
                 return output.tokens, output.hidden
 
             return run
 
-        return run_main, *(draft(n, on_device(step)) for n, step in enumerate(drafts))
+        shape = (sum(main.heights), spec.hidden_size)
+        hidden = self.place(torch.empty(shape, dtype=DTYPE, device="meta"))
+        following = packer.follow(main, self._rows, self._parts)
+        return (
+            RankPass("main", run_main, self._inputs(forms, main, None)),
+            *(
+                RankPass(f"pass-{number}", draft(number), self._inputs(forms, following, hidden))
+                for number in range(workload.next_n)
+            ),
+        )
+
+    def _inputs(self, forms: Forms, step: Step, hidden: torch.Tensor | None) -> PassInputs:
+        width = max(batch.block_table.shape[1] for batch in step.batches)
+        inputs = step_inputs(step, width, lengths_on_device=self._mode == "ge_graph")
+        return PassInputs(forms, step, inputs, hidden)
 
     def _cache(self, lengths: Sequence[int]) -> KvCache:
         world = self._world
@@ -186,15 +199,3 @@ class _Batch:
                 dtype=DTYPE,
                 mtp_passes=self._schedule.workload.next_n,
             )
-
-
-def _bind_batch(forms: Forms, batch: Batch, place: Place, *, lengths_on_device: bool) -> None:
-    forms.bind(batch.slots, place(batch.slots))
-    forms.bind(batch.block_table, place(batch.block_table.to(torch.int32)))
-    for table in (batch.rope.cos, batch.rope.sin):
-        # Kernels turn halves of a head, so every angle is there twice.
-        forms.bind(table, place(table.repeat(1, 2)))
-    if lengths_on_device:
-        # One graph for all steps: only what is captured anew may know the lengths.
-        numbers = torch.tensor(batch.kv_lengths)
-        forms.bind_lengths(batch.block_table, place(numbers), place(numbers))
