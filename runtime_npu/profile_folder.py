@@ -53,8 +53,6 @@ def write_profile(result: RunResult, folder: Path) -> None:
     steps_us = [max(own.steps[i].wall_us for own in ranks.values()) for i in quiet]
     measured: dict[str, object] = {
         "device": "cpu",
-        "kv_tokens": schedule.workload.kv_tokens,
-        "ep": max(role.ep for role in schedule.deployment.roles.values()),
         "clock": "wall time: medians over the fastest quarter of the plain steps",
         "steps": len(ranks[0].steps),
         "quiet_steps": len(quiet),

@@ -17,6 +17,7 @@ from calibration.profiles.mapping import (
     map_kernel,
     type_of,
 )
+from calibration.profiles.measured import noted_context
 from calibration.profiles.once import CountedKernels
 from calibration.profiles.profile import RankProfile, read_rank
 from calibration.profiles.skipped import SkippedRows
@@ -119,11 +120,12 @@ def diagnose(
     for rank_files in files:
         rank = read_rank(rank_files)
         on_rank(rank)
+        known = noted_context(rank_files, context)
         simulated |= rank.simulated_names is not None
         skipped += rank.skipped
         counted = rank.counted
         listed = (*counted.computing, *counted.collectives)
-        mapped = [rater.checked(map_kernel(kernel, context)) for kernel in listed]
+        mapped = [rater.checked(map_kernel(kernel, known)) for kernel in listed]
         for row in mapped:
             kind = kinds.setdefault(row.kind or OTHER, KindTime(row.kind or OTHER))
             compared_us = context.compared_us(row.kernel)

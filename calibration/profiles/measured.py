@@ -17,6 +17,7 @@ PROFILE = "profile"
 """A run's own folder of what it measured."""
 
 _MARK = "measured.json"
+_MARKS = (_MARK, "simulated.json")
 _SCHEDULE = "schedule.yaml"
 
 
@@ -66,20 +67,20 @@ def read_runs(path: Path) -> list[MeasuredRun]:
     return [_read_run(folder) for folder in folders]
 
 
-def measured_context(files: RankFiles, given: Context) -> Context:
-    """``given`` with what the run noted of itself where KV tokens or EP are not known.
+def noted_context(files: RankFiles, given: Context) -> Context:
+    """``given`` with the KV tokens and EP that a measured or simulated rank noted of itself.
 
     Raises:
         InputError: its mark is broken.
     """
-    mark = files.file(_MARK)
+    mark = next((path for name in _MARKS if (path := files.file(name))), None)
     if mark is None:
         return given
     noted = _read_mark(mark)
     return replace(
         given,
-        kv_tokens=given.kv_tokens or int(_number(noted, "kv_tokens", mark)),
-        ep=given.ep or int(_number(noted, "ep", mark)),
+        kv_tokens=given.kv_tokens or _count(noted, "kv_tokens", mark),
+        ep=given.ep or _count(noted, "ep", mark),
     )
 
 
@@ -120,3 +121,8 @@ def _number(noted: dict[str, object], key: str, path: Path) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e12:
         raise InputError(key, value, "a number above 0", f"{path}:1")
     return float(value)
+
+
+def _count(noted: dict[str, object], key: str, path: Path) -> int:
+    """A number that the mark may lack or hold as 0: not known."""
+    return int(_number(noted, key, path)) if noted.get(key) else 0

@@ -12,7 +12,7 @@ from calibration.profiles.collectives import Collectives, collectives_of
 from calibration.profiles.folder import RankFiles
 from calibration.profiles.kind_time import Rater
 from calibration.profiles.mapping import Context, Mapped, UnmappedTally, map_kernel
-from calibration.profiles.measured import measured_context
+from calibration.profiles.measured import noted_context
 from calibration.profiles.profile import read_rank
 from calibration.profiles.skipped import SkippedRows
 from calibration.reading import SHORTEST_LAUNCH_US
@@ -59,7 +59,7 @@ def rows_of(
         exchanges = _Exchanges()
         for rank_files in files:
             rank = read_rank(rank_files)
-            context = measured_context(rank_files, given)
+            context = noted_context(rank_files, given)
             skipped += rank.skipped
             for kernel in rank.counted.computing:
                 mapped = found.usable(map_kernel(kernel, context))

@@ -19,7 +19,7 @@ from calibration.fit import FitConfig
 from calibration.fit import main as fit_main
 from calibration.profiles.collectives import collectives_of
 from calibration.profiles.folder import find_ranks
-from calibration.profiles.measured import find_runs
+from calibration.profiles.measured import find_runs, read_runs
 from calibration.profiles.profile import read_profile, read_rank
 from calibration.profiles.rows import rows_of
 from hardware_models.hardware import load_hardware
@@ -179,14 +179,25 @@ def test_ties_have_no_order_and_wrong_orders_are_counted() -> None:
 
 @pytest.mark.nightly
 def test_held_out_steps_of_a_mid_size_model_are_predicted(tmp_path: Path) -> None:
-    base = load_schedule("cpu/mid")
+    base, two = load_schedule("cpu/mid"), {"dies": 2, "ep": 2}
     for batch, kv_tokens in ((16, 64), (32, 64), (64, 64), (32, 128), (16, 192)):
-        measure(tmp_path / "seen", base, batch, kv_tokens, steps=32)
+        measure(tmp_path / "seen", base, batch, kv_tokens, steps=40)
+    for batch, kv_tokens in ((16, 64), (64, 64)):
+        measure(tmp_path / "seen", base, batch, kv_tokens, steps=40, **two)
+    measure(tmp_path / "seen", base, 32, 128, steps=40, **two, o_proj_tp=2)
+    measure(tmp_path / "seen", base, 32, 64, steps=40, **two, dense_tp=2)
     for batch, kv_tokens in ((48, 64), (32, 96), (48, 128), (16, 128), (24, 160)):
-        measure(tmp_path / "unseen", base, batch, kv_tokens, steps=32)
-    measure(tmp_path / "unseen", base, 32, 96, steps=32, dies=2, ep=2)
-    split = {"attention_tp": 2, "o_proj_tp": 2}
-    measure(tmp_path / "unseen", base, 32, 96, steps=32, dies=2, ep=2, **split)
+        measure(tmp_path / "unseen", base, batch, kv_tokens, steps=40)
+    measure(tmp_path / "unseen", base, 32, 96, steps=40, **two)
+    # Layouts that were never seen.
+    measure(tmp_path / "unseen", base, 32, 96, steps=40, **two, attention_tp=2, o_proj_tp=2)
+    measure(tmp_path / "unseen", base, 48, 96, steps=40, **two, o_proj_tp=2, dense_tp=2)
+    measure(tmp_path / "unseen", base, 32, 96, steps=40, **two, o_proj_tp=2, kvp=2)
     found = close(tmp_path, "cpu/mid", tmp_path / "seen", tmp_path / "unseen")
+    shares = [
+        run.running_share for name in ("seen", "unseen") for run in read_runs(tmp_path / name)
+    ]
+    if min(shares) < 0.9:
+        pytest.skip(f"other processes had {1 - min(shares):.0%} of a run: nothing was measured")
     assert found["median_abs_error"] <= 0.15
     assert found["ranking"]["right"] >= 0.9 * found["ranking"]["pairs"]

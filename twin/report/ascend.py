@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hardware_models.errors import InputError
+from hardware_models.ops import Combine, Dispatch, MlaDecodeAttention
 from twin.engine.timeline import OpRecord, Timeline
 from twin.graph.step_graph import Die, Op, StepGraph
 from twin.report.ascend_launches import (
@@ -111,7 +112,7 @@ class AscendWriter:
         launches = launches_of(ops, records, streams, self._names)
         rank = self._folder / f"die{number}_{origin}_ascend_pt"
         output = rank / "ASCEND_PROFILER_OUTPUT"
-        mark = {origin: True, **about, "die": number, "role": die.role}
+        mark = {origin: True, **about, "die": number, "role": die.role, **_not_in_rows(ops)}
         write_json(rank / f"profiler_info_{number}.json", {"rank_id": number, **mark})
         write_json(rank / "profiler_metadata.json", mark)
         extra = {
@@ -125,6 +126,15 @@ class AscendWriter:
         write_json(output / "communication.json", _communication(launches))
         events = ascend_events(launches, number, streams, origin)
         write_json(output / "trace_view.json", events, indent=None)
+
+
+def _not_in_rows(ops: Sequence[Op]) -> dict[str, object]:
+    """KV tokens of a sequence and EP, which no kernel row says; 0 where no op has any."""
+    specs = [op.spec for op in ops]
+    return {
+        "kv_tokens": next((x.kv_tokens for x in specs if isinstance(x, MlaDecodeAttention)), 0),
+        "ep": next((x.ep for x in specs if isinstance(x, Dispatch | Combine)), 0),
+    }
 
 
 def _kernel_details(launches: Sequence[Launch]) -> str:
