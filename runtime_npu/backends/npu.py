@@ -165,6 +165,8 @@ class NpuBackend(NpuPrefill):
             last_rows,
             lengths,
             scale=scale,
+            # A row that came before must not see those behind it.
+            mask=self._forms.mask if max(rows) > 1 else None,
             with_lse=with_lse,
         )
         self._wrote(written)
@@ -217,18 +219,13 @@ class NpuBackend(NpuPrefill):
     @override
     def send(self, x: torch.Tensor, link: Link) -> None:
         self._read(x)
-        if self._order.is_graph:
-            transfer_ops.send(x, link.peer, self._tag(link, sends=True))
-        else:
-            transfer_ops.send_now(x, link.peer)
+        transfer_ops.send(x, link, self._tag(link, sends=True))
         self._wrote(x)
 
     @override
     def receive(self, shape: Sequence[int], dtype: torch.dtype, link: Link) -> torch.Tensor:
-        if not self._order.is_graph:
-            return self._wrote(transfer_ops.receive_now(shape, dtype, link.peer))
         tag = self._tag(link, sends=False)
-        return self._wrote(transfer_ops.receive(shape, dtype, link.peer, tag))
+        return self._wrote(transfer_ops.receive(shape, dtype, link, tag))
 
     def _tag(self, link: Link, *, sends: bool) -> int:
         """A number of its own for each transfer of a pass, the same at both ends.

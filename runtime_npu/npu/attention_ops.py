@@ -29,6 +29,7 @@ UPDATE_WITHOUT_LSE = 0
 MASK = (2048, 2048)
 """Shape of the mask that the kernel moves along the diagonal: true above it, bool."""
 
+NO_MASK = 0
 RIGHT_DOWN_CAUSAL = 3
 ROPE_WIDTHS = (64,)
 
@@ -106,6 +107,7 @@ def paged_attention(
     kv_lengths: Lengths,
     *,
     scale: float,
+    mask: torch.Tensor | None = None,
     with_lse: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Absorbed attention over pages: ([heads, T, kv rank], log-sum-exp [T, heads, 1] fp32).
@@ -113,7 +115,9 @@ def paged_attention(
     ``q_latent`` [T, heads, kv rank], ``q_rope`` [T, heads, rope]; ``block_table`` [S, blocks]
     int32.  ``last_rows`` counts, for each sequence, the rows up to its last; ``kv_lengths`` are
     its tokens in the cache.  Both are numbers, or where a graph must take any lengths, [S] int64
-    on the device.  The log-sum-exp is empty unless asked for.
+    on the device.  With a ``mask`` (:data:`MASK`) the last row of a sequence sees all of its
+    tokens, each row before it one less; without one each row sees them all.  The log-sum-exp is
+    empty unless asked for.
     """
     check = Contract("npu_fused_infer_attention_score_v2")
     check.tensor("query", q_latent, (None, None, None), *FLOATS)
@@ -121,6 +125,8 @@ def paged_attention(
     check.tensor("query_rope", q_rope, (rows, heads, None), q_latent.dtype)
     _check_cache(check, latent_cache, rope_cache, kv_rank, q_rope.shape[2], q_latent.dtype)
     check.tensor("block_table", block_table, (len(last_rows), None), torch.int32)
+    if mask is not None:
+        check.tensor("atten_mask", mask, MASK, torch.bool)
     operator = call
     if isinstance(last_rows, torch.Tensor) and isinstance(kv_lengths, torch.Tensor):
         check.tensor("actual_seq_qlen", last_rows, (None,), torch.int64)
@@ -145,6 +151,8 @@ def paged_attention(
         query_rope=q_rope,
         key_rope=rope_cache,
         block_table=block_table,
+        atten_mask=mask,
+        sparse_mode=NO_MASK if mask is None else RIGHT_DOWN_CAUSAL,
         actual_seq_qlen=last_rows,
         actual_seq_kvlen=kv_lengths,
         num_query_heads=heads,

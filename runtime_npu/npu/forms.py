@@ -91,6 +91,7 @@ class Forms:
         copied._aliases = {key: made[id(tensor)] for key, tensor in self._aliases.items()}
         copied._ones = {width: made[id(tensor)] for width, tensor in self._ones.items()}
         copied._kept = list(self._kept)
+        copied._mask = None if self._mask is None else made[id(self._mask)]
         return copied
 
     def opened(self) -> Forms:
@@ -124,13 +125,14 @@ class Forms:
 
     @property
     def mask(self) -> torch.Tensor:
-        """Prefill attention's mask (:data:`runtime_npu.npu.attention_ops.MASK`)."""
+        """Attention's mask (:data:`runtime_npu.npu.attention_ops.MASK`)."""
         assert self._mask is not None
         return self._mask
 
     def bind_mask(self, mask: torch.Tensor) -> None:
         """``mask`` is on the device."""
         self._mask = mask
+        self.inputs.append(mask)
 
     def bind_ones(self, width: int, ones: torch.Tensor) -> None:
         """``ones`` [width] fp32: the scale of a product whose scale comes later."""

@@ -42,6 +42,7 @@ def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
         "experts": EXPERTS,
         "copies": COPIES,
     }
+    mask = t(*attention_ops.MASK, dtype=torch.bool)
     received = Received(
         rows=t(ARRIVING, HIDDEN, dtype=I8),
         scales=t(ARRIVING, dtype=F32),
@@ -79,10 +80,15 @@ def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
             attention_ops.paged_attention,
             {**attention, "kv_lengths": [576] * SEQUENCES, "with_lse": True},
         ),
+        "npu_fused_infer_attention_score_v2 with drafts": (
+            attention_ops.paged_attention,
+            {**attention, "kv_lengths": [4608] * SEQUENCES, "mask": mask},
+        ),
         "npu_fused_infer_attention_score_v2 with lengths on the device": (
             attention_ops.paged_attention,
             {
                 **attention,
+                "mask": mask,
                 "last_rows": t(SEQUENCES, dtype=I64),
                 "kv_lengths": t(SEQUENCES, dtype=I64),
             },
@@ -95,7 +101,7 @@ def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
                 "k_nope": t(ROWS, HEADS, NOPE),
                 "k_rope": t(ROWS, HEADS, ROPE),
                 "values": t(ROWS, HEADS, V),
-                "mask": t(*attention_ops.MASK, dtype=torch.bool),
+                "mask": mask,
                 "last_rows": [5, 12],
                 "scale": 0.07,
             },
@@ -284,6 +290,10 @@ OUTPUTS: Mapping[str, list[tuple[tuple[int, ...], str]]] = {
     "npu_fused_infer_attention_score_v2 with lse": [
         ((HEADS, ROWS, KV_RANK), "bfloat16"),
         ((ROWS, HEADS, 1), "float32"),
+    ],
+    "npu_fused_infer_attention_score_v2 with drafts": [
+        ((HEADS, ROWS, KV_RANK), "bfloat16"),
+        ((0,), "float32"),
     ],
     "npu_fused_infer_attention_score_v2 with lengths on the device": [
         ((HEADS, ROWS, KV_RANK), "bfloat16"),
