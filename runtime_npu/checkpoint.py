@@ -20,6 +20,7 @@ from runtime_npu.weights import (
     ROUTER_TENSORS,
     SCALE,
     Contents,
+    Stored,
     TensorNames,
     is_quantised,
     parameters,
@@ -83,22 +84,19 @@ class Checkpoint:
         """Names of all tensors, those that nothing reads included."""
         return sorted(self._file_of)
 
-    def read(self, name: str, dtype: torch.dtype, part: tuple[slice, ...] = ()) -> torch.Tensor:
-        """``part`` of one tensor, in ``dtype``: no more than that is read from the file.
+    def read(self, name: str, dtype: torch.dtype, part: tuple[slice, ...] = ()) -> Stored:
+        """``part`` of one tensor, for ``dtype``: no more than that is read from the file.
 
-        The router's tensors and scales are fp32, int8 stays int8.
+        The router's tensors and scales are for fp32, int8 stays int8.
         """
         # Opened anew: a mapped file's pages count as this process's memory while it is open.
         with safe_open(self._folder / self._file_of[name], framework="pt") as file:
-            return self._converted(name, file.get_slice(name)[part or ...], dtype)
-
-    def _converted(self, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+            values = file.get_slice(name)[part or ...]
         if name.endswith((*ROUTER_TENSORS, SCALE)):
             dtype = torch.float32
-        elif tensor.dtype == torch.int8:
+        elif values.dtype == torch.int8:
             dtype = torch.int8
-        # A copy: what is read may lie in the mapped file, at any alignment.
-        return tensor.to(dtype, copy=True)
+        return Stored(values, dtype)
 
     def _locate(self) -> dict[str, str]:
         """File name of each tensor; every file is opened, which checks its length."""
@@ -244,7 +242,7 @@ def load_weights(model: LongcatFlash | FfnDie, checkpoint: Checkpoint, dtype: to
     """Fill the model's parameters from its rank's part of a checkpoint, in ``dtype``."""
     spec, shard = checkpoint.spec, model.shard
 
-    def read(name: str) -> torch.Tensor:
+    def read(name: str) -> Stored:
         return checkpoint.read(name, dtype, owned(shard, spec, name))
 
     state = parameters(spec, read, checkpoint.contents, shard)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,7 +18,23 @@ SCALE = "_scale"
 MTP = "model.mtp."
 _QUANTISED = re.compile(r"\.mlps?\.(.+\.)?(gate|up|down)_proj\.weight")
 
-Read = Callable[[str], torch.Tensor]
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor's ``values``, which may lie in its mapped file, at any alignment.
+
+    ``dtype`` is the type that the model has them in.
+    """
+
+    values: torch.Tensor
+    dtype: torch.dtype
+
+    def copy(self) -> torch.Tensor:
+        """The values in memory, without gaps."""
+        return self.values.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+Read = Callable[[str], Stored]
 """Reads the rank's part of a checkpoint tensor by name, in the dtype of its parameter."""
 
 
@@ -143,16 +159,17 @@ def parameters(
 ) -> dict[str, torch.Tensor]:
     """The state of a rank's model: merged gate_up and w13, kv_b in its two parts.
 
-    Tensors are read one at a time into their place: beside the state itself, no more than
-    one of them is in memory.
+    Tensors go one at a time from their files into their place: what is in memory beside the
+    state itself are the pages of one of them.
     """
     ffn = _QuantisedFfn(read) if contents.int8 else _Ffn(read)
+    own = _copying(read)
     state: dict[str, torch.Tensor] = {}
     if shard.holds_attention:
         state = {
-            "embed": read("model.embed_tokens.weight"),
-            "final_norm": read("model.norm.weight"),
-            "lm_head": read("lm_head.weight"),
+            "embed": own("model.embed_tokens.weight"),
+            "final_norm": own("model.norm.weight"),
+            "lm_head": own("lm_head.weight"),
         }
     for layer in range(spec.num_layers):
         base = f"model.layers.{layer}"
@@ -161,18 +178,18 @@ def parameters(
             local |= _attention(spec, read, base, f".{half}", f"attention.{half}")
             local |= ffn.dense(f"{base}.mlps.{half}", f"dense.{half}")
         if shard.holds_experts:
-            local["moe.router"] = read(f"{base}.mlp.router.classifier.weight")
-            local["moe.correction_bias"] = read(f"{base}.mlp.router.e_score_correction_bias")
+            local["moe.router"] = own(f"{base}.mlp.router.classifier.weight")
+            local["moe.correction_bias"] = own(f"{base}.mlp.router.e_score_correction_bias")
             local |= ffn.experts(f"{base}.mlp.experts", shard.experts)
         state |= {f"layers.{layer}.{name}": tensor for name, tensor in local.items()}
     if contents.mtp and shard.holds_attention:
         base = f"{MTP}layers.0"
         local = {
-            "embed": read(f"{MTP}embed_tokens.weight"),
-            "norm": read(f"{MTP}norm.weight"),
-            "enorm": read(f"{base}.enorm.m.weight"),
-            "hnorm": read(f"{base}.hnorm.m.weight"),
-            "eh_proj": read(f"{base}.eh_proj.weight"),
+            "embed": own(f"{MTP}embed_tokens.weight"),
+            "norm": own(f"{MTP}norm.weight"),
+            "enorm": own(f"{base}.enorm.m.weight"),
+            "hnorm": own(f"{base}.hnorm.m.weight"),
+            "eh_proj": own(f"{base}.eh_proj.weight"),
             **_attention(spec, read, base, "", "attention"),
             **ffn.dense(f"{base}.transformer_layer.mlp", "dense"),
         }
@@ -183,22 +200,34 @@ def parameters(
 def _attention(
     spec: ModelSpec, read: Read, base: str, half: str, block: str
 ) -> dict[str, torch.Tensor]:
-    attention, nope = f"{base}.self_attn{half}", spec.qk_nope_head_dim
-    # Per head: the rows that make its key, then those that make its value.
-    kv_b = read(f"{attention}.kv_b_proj.weight").view(-1, nope + spec.v_head_dim, spec.kv_lora_rank)
+    attention, own = f"{base}.self_attn{half}", _copying(read)
+    uk, uv = _key_and_value(spec, read(f"{attention}.kv_b_proj.weight"))
     tensors = {
-        "input_norm": read(f"{base}.input_layernorm{half}.weight"),
-        "q_a": read(f"{attention}.q_a_proj.weight"),
-        "q_a_norm": read(f"{attention}.q_a_layernorm.weight"),
-        "q_b": read(f"{attention}.q_b_proj.weight"),
-        "kv_a": read(f"{attention}.kv_a_proj_with_mqa.weight"),
-        "kv_a_norm": read(f"{attention}.kv_a_layernorm.weight"),
-        "uk": kv_b[:, :nope].contiguous(),
-        "uv": kv_b[:, nope:].transpose(1, 2).contiguous(),
-        "o_proj": read(f"{attention}.o_proj.weight"),
-        "post_norm": read(f"{base}.post_attention_layernorm{half}.weight"),
+        "input_norm": own(f"{base}.input_layernorm{half}.weight"),
+        "q_a": own(f"{attention}.q_a_proj.weight"),
+        "q_a_norm": own(f"{attention}.q_a_layernorm.weight"),
+        "q_b": own(f"{attention}.q_b_proj.weight"),
+        "kv_a": own(f"{attention}.kv_a_proj_with_mqa.weight"),
+        "kv_a_norm": own(f"{attention}.kv_a_layernorm.weight"),
+        "uk": uk,
+        "uv": uv,
+        "o_proj": own(f"{attention}.o_proj.weight"),
+        "post_norm": own(f"{base}.post_attention_layernorm{half}.weight"),
     }
     return {f"{block}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _copying(read: Read) -> Callable[[str], torch.Tensor]:
+    return lambda name: read(name).copy()
+
+
+def _key_and_value(spec: ModelSpec, kv_b: Stored) -> tuple[torch.Tensor, torch.Tensor]:
+    """Per head kv_b has the rows that make its key, then those that make its value."""
+    nope = spec.qk_nope_head_dim
+    heads = kv_b.values.view(-1, nope + spec.v_head_dim, spec.kv_lora_rank)
+    parts = heads[:, :nope], heads[:, nope:].transpose(1, 2)
+    uk, uv = (replace(kv_b, values=part).copy() for part in parts)
+    return uk, uv
 
 
 class _Ffn:
@@ -224,11 +253,12 @@ class _Ffn:
             whole = None
             for index, base in enumerate(bases):
                 for place, part in enumerate(parts):
-                    tensor = self._read(f"{base}.{part}_proj.{kind}")
+                    stored = self._read(f"{base}.{part}_proj.{kind}")
+                    height, *rest = stored.values.shape
                     if whole is None:
-                        height, *rest = tensor.shape
-                        whole = tensor.new_empty(len(bases), len(parts) * height, *rest)
-                    whole[index, place * len(tensor) : (place + 1) * len(tensor)] = tensor
+                        shape = (len(bases), len(parts) * height, *rest)
+                        whole = torch.empty(shape, dtype=stored.dtype)
+                    whole[index, place * height : (place + 1) * height] = stored.values
             assert whole is not None
             merged.append(whole)
         return merged[0], merged[1]

@@ -24,7 +24,7 @@ from runtime_npu.parallel.layout import Layout
 from runtime_npu.parallel.shard import owned, shard_of
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import PLAIN
-from runtime_npu.weights import Contents, tensor_names
+from runtime_npu.weights import Contents, Stored, tensor_names
 from twin.deployment import Deployment
 from twin.weights import role_weights, weight_bytes
 
@@ -152,12 +152,12 @@ def test_a_rank_reads_no_more_than_it_keeps(
     _alone(monkeypatch)
     folder = write(tmp_path / "checkpoint", SPEC)
     read: list[int] = []
-    original: Callable[..., torch.Tensor] = Checkpoint.read
+    original: Callable[..., Stored] = Checkpoint.read
 
-    def counted(self: Checkpoint, *args: object) -> torch.Tensor:
-        tensor = original(self, *args)
-        read.append(tensor.nbytes)
-        return tensor
+    def counted(self: Checkpoint, *args: object) -> Stored:
+        stored = original(self, *args)
+        read.append(stored.values.nbytes)
+        return stored
 
     monkeypatch.setattr(Checkpoint, "read", counted)
     for layout in ("attention_tp2 of 4, all", "afd 2:2, kvp2"):

@@ -1,48 +1,75 @@
-"""Loading takes the memory of the weights and little more."""
+"""Loading takes the memory of the rank's own weights and little more."""
 
-import subprocess
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+import torch
+from layouts import afd, colocated
 from oracle import spec
 
-from runtime_npu.random_checkpoint import make_checkpoint
-
-CODE = """
-import resource, sys
-from pathlib import Path
-import torch
 from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.checkpoint import Checkpoint, load_weights
+from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
-from twin.models import load_model
+from runtime_npu.parallel.launch import run_ranks
+from runtime_npu.parallel.world import World
+from runtime_npu.plan import PLAIN
+from runtime_npu.random_checkpoint import make_checkpoint
+from twin.deployment import Deployment
 
-def most():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+LARGE = spec(
+    "large",
+    num_attention_heads=4,
+    hidden_size=512,
+    num_layers=4,
+    n_routed_experts=16,
+    expert_ffn_hidden_size=512,
+    ffn_hidden_size=4096,
+    vocab_size=96,
+)
+DEPLOYMENTS = {
+    "one die": colocated(1),
+    "split": colocated(2, o_proj_tp=2, dense_tp=2, lm_head_tp=2, embed_tp=2),
+    "heads": colocated(2, attention_tp=2, o_proj_tp=2),
+    "afd": afd(1, 1),
+}
 
-folder = Path(sys.argv[1])
-spec = load_model(str(folder))
-model = LongcatFlash(spec, ReferenceBackend())
-with Checkpoint(folder, spec, "float32") as checkpoint:
-    before = most()
-    load_weights(model, checkpoint, torch.float32)
-print(most() - before, sum(parameter.nbytes for parameter in model.parameters()))
-"""
+
+@dataclass(frozen=True)
+class Loading:
+    """A checkpoint, and the deployment whose ranks load it."""
+
+    folder: Path
+    deployment: Deployment
 
 
-def test_peak_is_the_own_weights_and_ten_percent(tmp_path: Path) -> None:
-    """Of the process, mapped files included."""
-    large = spec(
-        "large",
-        hidden_size=512,
-        num_layers=2,
-        n_routed_experts=32,
-        expert_ffn_hidden_size=512,
-        ffn_hidden_size=1024,
-    )
-    make_checkpoint(tmp_path / "c", large, 0)
-    command = [sys.executable, "-c", CODE, str(tmp_path / "c")]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    peak, own = map(int, ran.stdout.split())
-    assert own > 2e8
-    assert peak < 1.1 * own
+def load(job: Loading, rank: int) -> tuple[int, int]:
+    """What the rank's process grew by at most, and the rank's own weights, in bytes."""
+    world = World(job.deployment, rank)
+    kind = FfnDie if world.place.role == "ffn" else LongcatFlash
+    model = kind(LARGE, ReferenceBackend(), PLAIN, world)
+    with Checkpoint(job.folder, LARGE, "float32") as checkpoint:
+        # The peak of resource.getrusage is inherited from the process that started this one.
+        Path("/proc/self/clear_refs").write_text("5")
+        before = peak_bytes()
+        load_weights(model, checkpoint, torch.float32)
+    return peak_bytes() - before, sum(weight.nbytes for weight in model.parameters())
+
+
+def peak_bytes() -> int:
+    """The most resident memory of this process since its peak was reset, mapped files included."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["one die", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("split", "heads", "afd"))],
+)
+def test_peak_is_the_own_weights_and_ten_percent(name: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "c", LARGE, 0)
+    deployment = DEPLOYMENTS[name]
+    for grown, own in run_ranks(load, Loading(tmp_path / "c", deployment), deployment.total_dies):
+        assert own > 1.9e8
+        assert 0.9 * own < grown < 1.1 * own
