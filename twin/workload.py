@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,3 +52,18 @@ class Workload:
     def tokens_per_step(self) -> float:
         """Tokens that a step gets done per sequence: new ones, or the prompt's."""
         return float(self.kv_tokens) if self.is_prefill else 1.0 + self.acceptance
+
+
+def chance_of(accepted: float, drafts: int) -> float:
+    """Chance of each draft that gives so many accepted ones of ``drafts``.
+
+    A draft counts only where all before it were accepted, each with the same chance p:
+    accepted = p + p^2 + ... for one or two drafts.
+    """
+    least = max(accepted, 0.0)
+    return least if drafts < 2 else (math.sqrt(1 + 4 * least) - 1) / 2
+
+
+def accepted_of(chance: float, drafts: int) -> float:
+    """Accepted drafts of a step, each accepted with ``chance`` where all before it were."""
+    return float(sum(chance**i for i in range(1, drafts + 1)))

@@ -18,7 +18,7 @@ from twin.search.feasible import Rejection
 from twin.search.space import Space
 from twin.uncertainty import Array, quantiles
 from twin.validate.workload import MOST_DRAFTS
-from twin.workload import Workload
+from twin.workload import Workload, accepted_of, chance_of
 
 DRAFTS = tuple(range(1, MOST_DRAFTS + 1))
 
@@ -45,21 +45,6 @@ class _Case:
         """What keeps ``drafts`` from running."""
         found = self.found[drafts]
         return found if isinstance(found, Rejection) else None
-
-
-def chance_of(accepted: float, drafts: int) -> float:
-    """Chance of each draft that gives so many accepted ones of ``drafts``.
-
-    A draft counts only where all before it were accepted, each with the same chance p:
-    accepted = p + p^2 + ... for one or two drafts.
-    """
-    least = max(accepted, 0.0)
-    return least if drafts < 2 else (math.sqrt(1 + 4 * least) - 1) / 2
-
-
-def accepted_of(chance: float, drafts: int) -> float:
-    """Accepted drafts of a step, each accepted with ``chance`` where all before it were."""
-    return float(sum(chance**i for i in range(1, drafts + 1)))
 
 
 def run_mtp(setting: Setting) -> Outcome:

@@ -12,6 +12,7 @@ from twin.deployment import Afd, Deployment, Role, RoleDeployment
 from twin.names import layer_chains
 from twin.schedule import CoreLimit, PrefillPlan, Schedule
 from twin.search.transport import transport_op
+from twin.workload import accepted_of, chance_of
 
 
 def present_op(deployment: Deployment, role: Role, op: str) -> str:
@@ -115,6 +116,28 @@ def with_micro_batches(schedule: Schedule, parts: int) -> Schedule:
 def with_batch(schedule: Schedule, sequences: int) -> Schedule:
     """The schedule with another global batch."""
     return replace(schedule, workload=replace(schedule.workload, global_batch=sequences))
+
+
+def with_drafts(schedule: Schedule, drafts: int) -> Schedule:
+    """The schedule with another MTP depth, each draft as likely to be accepted as before.
+
+    Where there were no drafts nothing says how likely that is: none is accepted.
+    """
+    workload = schedule.workload
+    if drafts == workload.next_n:
+        return schedule
+    chance = chance_of(workload.acceptance, workload.next_n) if workload.next_n else 0.0
+    accepted = accepted_of(chance, drafts)
+    return replace(schedule, workload=replace(workload, next_n=drafts, acceptance=accepted))
+
+
+def with_stage_end(schedule: Schedule, stage_name: str, op: str) -> Schedule:
+    """The schedule with a stage that ends after another op of the main stream."""
+    stages = tuple(
+        replace(stage, ends_after=op) if stage.name == stage_name else stage
+        for stage in schedule.stages
+    )
+    return replace(schedule, stages=stages)
 
 
 def with_sizes(schedule: Schedule, sizes: Mapping[str, int]) -> Schedule:

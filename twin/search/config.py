@@ -9,17 +9,19 @@ from typing import Literal, get_args
 from hardware_models.errors import InputError
 from twin.choices import HardwareChoice, Level
 from twin.deployment import GraphMode, Quantisation, Role, Transport
+from twin.validate.workload import MOST_DRAFTS
 from twin.workload import ExpertLoad
 
 Kind = Literal["colocated", "afd", "prefill"]
 Executor = Literal["processes", "ray"]
 Drives = Literal[
     "ratio", "micro_batches", "transport", "cores", "vector_cores", "prefetch", "place",
-    "super_kernel", "chunk", "sizes", "batch",
+    "super_kernel", "ends_after", "drafts", "chunk", "sizes", "batch",
 ]  # fmt: skip
 _COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "cores": ("stage",),
     "vector_cores": ("stage",),
+    "ends_after": ("stage",),
     "prefetch": ("weights", "role"),
     "place": ("weights", "role"),
     "sizes": ("sizes",),
@@ -38,6 +40,8 @@ class Knob:
       for its moe stream; ``vector_cores``: its vector cores apart from that.
     - ``prefetch``: share of each of ``weights`` (weight: op after which it is issued) that
       ``role`` prefetches; ``place``: the op after which ``weights`` are issued instead.
+    - ``ends_after``: the op of the main stream that closes ``stage``, so which ops the next one
+      puts beside each other; ``drafts``: MTP depth, each draft as likely accepted as the base's.
     - ``super_kernel``: 1 keeps the base's SuperKernel scopes, 0 has none.
     - ``chunk``: token rows of a die that go through the experts at once in prefill.
     - ``sizes``: dies of each of the parallel ``sizes``; ``batch``: the global batch.
@@ -59,7 +63,7 @@ class Knob:
         key = f"search.knobs.{name}"
         if not self.levels or len(set(self.levels)) < len(self.levels):
             raise InputError(f"{key}.levels", list(self.levels), "at least one level, each once")
-        names = self.drives in ("transport", "place")
+        names = self.drives in ("transport", "place", "ends_after")
         if any(isinstance(level, str) is not names for level in self.levels):
             raise InputError(f"{key}.levels", list(self.levels), "names" if names else "numbers")
         self._check_levels(f"{key}.levels")
@@ -72,7 +76,7 @@ class Knob:
                 )
         if self.drives in ("prefetch", "place") and not self.weights:
             raise InputError(f"{key}.weights", self.weights, "weights with the op before each")
-        if self.drives in ("cores", "vector_cores") and self.stage is None:
+        if "stage" in known and self.stage is None:
             raise InputError(f"{key}.stage", None, "the name of a stage")
         if self.drives == "sizes" and (
             not self.sizes or not set(self.sizes) <= set(PARALLEL_SIZES)
@@ -88,6 +92,9 @@ class Knob:
         elif self.drives == "super_kernel":
             if not set(numbers) <= {0, 1}:
                 raise InputError(key, numbers, "0 (no scopes) and 1 (the base's scopes)")
+        elif self.drives == "drafts":
+            if not set(numbers) <= set(range(MOST_DRAFTS + 1)):
+                raise InputError(key, numbers, f"whole numbers from 0 to {MOST_DRAFTS}")
         elif self.drives == "transport":
             if not set(self.levels) <= set(get_args(Transport)):
                 raise InputError(key, list(self.levels), ", ".join(get_args(Transport)))

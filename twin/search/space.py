@@ -20,9 +20,11 @@ from twin.search.changes import (
     with_batch,
     with_core_split,
     with_dies,
+    with_drafts,
     with_micro_batches,
     with_ratio,
     with_sizes,
+    with_stage_end,
     with_vector_split,
 )
 from twin.search.config import Drives, Knob
@@ -134,9 +136,10 @@ class Space:
             "transport": is_afd,
             "micro_batches": is_afd or is_prefill,
             "chunk": is_prefill,
+            "drafts": not is_prefill,
         }
         if not fits.get(drives, True):
-            raise InputError(key, drives, "a knob of a colocated decode schedule")
+            raise InputError(key, drives, "a knob of a schedule of this kind")
 
     def schedule(self, index: int, without: str | None = None) -> Schedule:
         """The candidate at ``index``; its rules are not checked yet.
@@ -158,6 +161,8 @@ class Space:
     def _apply(self, schedule: Schedule, knob: Knob, level: Level) -> Schedule:
         if knob.drives == "transport":
             return with_transport(schedule, cast(Transport, level))
+        if knob.drives == "ends_after":
+            return with_stage_end(schedule, str(knob.stage), str(level))
         if knob.drives == "place":
             return self._with_place(schedule, knob, str(level))
         if not isinstance(level, str):
@@ -170,6 +175,7 @@ class Space:
             "ratio": lambda: with_ratio(schedule, whole),
             "micro_batches": lambda: with_micro_batches(schedule, whole),
             "batch": lambda: with_batch(schedule, whole),
+            "drafts": lambda: with_drafts(schedule, whole),
             "chunk": lambda: replace(schedule, moe=replace(schedule.moe, chunk_tokens=whole)),
             "sizes": lambda: with_sizes(schedule, dict.fromkeys(knob.sizes or (), whole)),
             "super_kernel": lambda: schedule if whole else replace(schedule, super_kernel=()),

@@ -14,10 +14,11 @@ from plans import files, plan, result
 from hardware_models.hardware import load_hardware
 from twin.evaluate import latencies
 from twin.models import load_model
-from twin.plan.mtp import accepted_of, chance_of, last_draft_chance
+from twin.plan.mtp import last_draft_chance
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
 from twin.uncertainty import draw_hardware
+from twin.workload import accepted_of, chance_of
 
 HARDWARE = load_hardware("a3-752t")
 MODEL = load_model("longcat-flash-560b")

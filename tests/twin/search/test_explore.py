@@ -66,6 +66,20 @@ SPACES = {
         },
         (),
     ),
+    "orders": (
+        "recipe_colocated",
+        {
+            "stage1": Knob(
+                drives="ends_after",
+                stage="stage1",
+                levels=("attention.0.post_norm", "dense.0.gate_up", "attention.1.uv", "add"),
+            ),
+            "drafts": Knob(drives="drafts", levels=(0, 1, 2)),
+            "cores": CORES,
+            "dense": DENSE,
+        },
+        (),
+    ),
     "dies": ("recipe_colocated", {"cores": CORES, "dense": DENSE}, (32, 96, 128)),
 }
 

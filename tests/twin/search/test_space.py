@@ -19,6 +19,7 @@ from twin.search.feasible import rejection
 from twin.search.space import Space
 from twin.search.transport import with_transport
 from twin.weights import weight_bytes
+from twin.workload import chance_of
 
 MODEL = load_model("longcat-flash-560b")
 HARDWARE = load_hardware("a3-752t")
@@ -275,3 +276,29 @@ def test_other_dies_keep_any_ratio_of_the_roles() -> None:
     assert (tripled["attention"].dies, tripled["ffn"].dies) == (240, 96)
     with pytest.raises(InputError, match=r"5/2:1"):
         with_dies(uneven, 128)
+
+
+def test_drafts_keep_the_chance_of_a_draft() -> None:
+    workload = COLOCATED.workload
+    chance = chance_of(workload.acceptance, workload.next_n)
+    made = space(COLOCATED, drafts=Knob(drives="drafts", levels=(0, 1, 2)))
+    for drafts in range(3):
+        changed = made.schedule(drafts).workload
+        assert changed.next_n == drafts
+        assert changed.acceptance == pytest.approx(sum(chance**i for i in range(1, drafts + 1)))
+    assert made.schedule(workload.next_n) == COLOCATED
+
+
+def test_a_stage_can_end_elsewhere_and_a_place_that_no_stage_has_is_a_rejection() -> None:
+    ends = Knob(drives="ends_after", stage="stage1", levels=("attention.0.o_proj", "nowhere"))
+    made = space(COLOCATED, ends=ends)
+    assert made.schedule(0).stages[0].ends_after == "attention.0.o_proj"
+    out = rejection(made.schedule(1), MODEL, HARDWARE)
+    assert out is not None
+    assert "ends_after" in out.reason
+
+
+@pytest.mark.parametrize("levels", [(3,), (-1,), (0.5,)])
+def test_a_depth_that_mtp_does_not_have_is_wrong_input(levels: tuple[float, ...]) -> None:
+    with pytest.raises(InputError, match=r"search.knobs.deep.levels"):
+        Knob(drives="drafts", levels=levels).check("deep")
