@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,7 +84,7 @@ def line_chart(
         return None
     ends += [0.0] if level is None else [0.0, level[0]]
     low, high = min(ends), max(ends)
-    span = (high - low) or 1.0
+    span = _span(low, high)
     x = {place: WIDTH * (at + 0.5) / len(places) for at, place in enumerate(places)}
 
     def y(value: float) -> float:
@@ -110,9 +111,14 @@ def line_chart(
     )
 
 
+def _span(low: float, high: float) -> float:
+    """What the frame's height stands for; values that no scale can tell apart are one value."""
+    return high - low if high - low > sys.float_info.min * _TICKS else 1.0
+
+
 def _ticks(low: float, high: float) -> list[float]:
     """Multiples of the step that lie within the ends."""
-    step = tick_step((high - low) or 1.0, _TICKS)
+    step = tick_step(_span(low, high), _TICKS)
     ends = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{i * step:.10g}") for i in range(ends[0], ends[1] + 1)]
 
