@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from twin.plan.config import Layout
-from twin.plan.largest_batch import Capacity, CapacitySearch, largest, parts_of
+from twin.plan.largest_batch import TPOT, Capacity, CapacitySearch, largest, parts_of
 from twin.plan.outcome import Outcome
 from twin.plan.setting import Confirmed, Setting
 from twin.report.chart import Chart, Series, Value, line_chart
+from twin.validate.deployment import EP_RANGE
 
 _VOCABULARY = ("lm_head_tp", "embed_tp")
 """Sizes outside the layers, which few nodes may have to make smaller."""
@@ -37,11 +39,12 @@ def run_capacity(setting: Setting) -> Outcome:
     limit_us = setting.config.slo.tpot_ms * 1e3
     asked = setting.config.deployment
     free = tuple(name for name in _VOCABULARY if getattr(asked, name) is None)
-    rows = _searched(setting, CapacitySearch(limit_us, free))
+    search = CapacitySearch(limit_us, free)
+    rows = _searched(setting, search)
     best = {row.name: row.found.best for row in rows if row.found.best is not None}
     confirmed = setting.confirmed(best)
     listed = [_listed(setting, row, confirmed.get(row.name), limit_us) for row in rows]
-    nothing = largest([row.found for row in rows]).binds.detail
+    nothing = None if best else _nothing(setting, search, rows)
     price = setting.config.price_per_die_hour
     columns = [
         "nodes", "dies", "layout", "sequences", "per die", "TPOT ms (80%)", "draws within",
@@ -58,8 +61,24 @@ def run_capacity(setting: Setting) -> Outcome:
         columns=columns,
         cells=[_cells(row, price is not None) for row in listed],
         charts=_charts(setting, listed),
-        nothing=None if best else nothing,
+        nothing=nothing,
     )
+
+
+def _nothing(setting: Setting, search: CapacitySearch, rows: Sequence[_Row]) -> str:
+    """What the nearest row fails on, and the nearest change that helps."""
+    config, found = setting.config, largest([row.found for row in rows])
+    if found.binds.reason == TPOT:
+        enough_ms = math.ceil(config.slo.tpot_ms * (1 + found.binds.excess) * 1e3) / 1e3
+        return f"{found.binds.detail}; nearest feasible change: slo.tpot_ms={enough_ms}"
+    layout = next(row.layout for row in rows if row.found is found)
+    space = setting.spaces[layout]
+    most = EP_RANGE[1] * len(space.base.deployment.roles) // config.dies_per_node
+    for nodes in range(max(config.nodes) + 1, most + 1):
+        parts = parts_of(replace(space, dies=(nodes * config.dies_per_node,)))
+        if any(search.of(part).best is not None for part in parts):
+            return f"{found.binds.detail}; nearest feasible change: nodes=[{nodes}]"
+    return f"{found.binds.detail}; no number of nodes helps"
 
 
 def cost_per_million(price_per_die_hour: float, tokens_per_s_per_die: float) -> float:

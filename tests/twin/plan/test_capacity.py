@@ -183,3 +183,20 @@ def test_a_size_that_nobody_asked_for_is_made_to_fit_few_dies() -> None:
     assert "memory of a ffn die" in free.binds.reason
     (part, *_) = parts_of(space_of("recipe_afd", 64))
     assert CapacitySearch(1e5, ("lm_head_tp",)).of(part).sizes == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        (["slo.tpot_ms=2"], "slo.tpot_ms="),
+        (["layouts=[afd]", "slo.tpot_ms=50"], "nodes=[2]"),
+    ],
+)
+def test_nothing_feasible_names_the_nearest_change_and_it_helps(
+    arguments: list[str], change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["scenario=capacity", "nodes=[1]", *arguments]
+    assert plan(tmp_path, *asked) == 3
+    _, _, named = capsys.readouterr().err.strip().rpartition("nearest feasible change: ")
+    assert named.startswith(change)
+    assert plan(tmp_path, *asked, named) == 0
