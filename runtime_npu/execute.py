@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from runtime_npu.generate import rank_blocks
 from runtime_npu.npu.check import check_for_npu
-from runtime_npu.options import RunOptions
+from runtime_npu.options import Device, RunOptions
 from runtime_npu.parallel.launch import run_as_rank, run_ranks
 from runtime_npu.parallel.rendezvous import torchrun_meeting
 from runtime_npu.plan import check_supported, for_prompts
@@ -20,6 +21,9 @@ from runtime_npu.sampling import sampling
 from runtime_npu.source import weight_source
 from twin.schedule_io import load_schedule
 from twin.validate import validate_schedule
+
+WARMUP_STEPS: Mapping[Device, int] = {"cpu": 0, "npu": 3}
+"""Where nobody says how many: on an NPU the first step compiles graphs."""
 
 PROFILE = "profile"
 """The run's folder of what it measured."""
@@ -76,8 +80,8 @@ def execute(options: RunOptions, folder: Path) -> RunResult | None:
 def _prepared(options: RunOptions, folder: Path) -> tuple[Job, Prompts]:
     if options.max_new_tokens < 1:
         raise InputError("max_new_tokens", options.max_new_tokens, "1 or more")
-    if options.warmup_steps < 0:
-        raise InputError("warmup_steps", options.warmup_steps, "0 or more")
+    if options.warmup_steps is not None and options.warmup_steps < 0:
+        raise InputError("warmup_steps", options.warmup_steps, "0 or more, or null")
     schedule = load_schedule(options.schedule)
     check_supported(schedule, options.schedule)
     if options.device == "npu":
@@ -104,7 +108,7 @@ def _prepared(options: RunOptions, folder: Path) -> tuple[Job, Prompts]:
         sampling(options.temperature, options.top_p, options.seed),
         options.profile,
         options.device,
-        options.warmup_steps,
+        WARMUP_STEPS[options.device] if options.warmup_steps is None else options.warmup_steps,
         None if options.compile_cache is None else Path(options.compile_cache).absolute(),
         folder.absolute() / PROFILE,
     )

@@ -25,5 +25,5 @@ class RunOptions:
     device: Device = "cpu"
     seed: int = 0
     profile: bool = False
-    warmup_steps: int = 0
+    warmup_steps: int | None = None
     compile_cache: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from runtime_npu.generate import Decoder, Tokens, generate, rank_blocks
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.npu.place import npu_backend, npu_executor
-from runtime_npu.npu.profiler import StepProfiledDecoder, step_profiler
+from runtime_npu.npu.profiler import StepProfiledDecoder, noted_of, step_profiler
 from runtime_npu.options import Device
 from runtime_npu.parallel.groups import Place, graph_die
 from runtime_npu.parallel.world import World
@@ -115,16 +116,19 @@ def _run(job: Job, rank: int, backend: Backend) -> Report:
         raise MachineError(f"{asked} do not fit in this machine's memory ({error})") from None
     if isinstance(decoder, ProfiledDecoder) and isinstance(backend, ProfiledBackend):
         decoder.watch(backend, plain=job.max_new_tokens // 2)
+    skipped = job.max_new_tokens // (2 * job.schedule.workload.rows_per_sequence)
     if isinstance(decoder, StepProfiledDecoder):
         assert job.profile_folder is not None
-        skipped = job.max_new_tokens // (2 * job.schedule.workload.rows_per_sequence)
         profiler = step_profiler(job.profile_folder, rank)
         decoder.watch(profiler, first=job.warmup_steps + skipped)
     generation = generate(
         decoder, job.prompts, job.max_new_tokens, job.source.end_tokens, job.warmup_steps
     )
     if isinstance(decoder, StepProfiledDecoder) and job.profile_folder is not None:
-        decoder.finish(job.profile_folder, rank)
+        ends = zip(job.prompts, generation.token_ids, strict=True)
+        kv_tokens = statistics.mean(len(prompt) + len(new) / 2 for prompt, new in ends)
+        noted = noted_of(world.deployment, kv_tokens, generation.forward_s, skipped)
+        decoder.finish(job.profile_folder, rank, noted)
     schedule = for_prompts(job.schedule, [len(prompt) for prompt in job.prompts])
     graph = build_step_graph(schedule, job.source.spec, hardware)
     is_prefill = schedule.workload.is_prefill

@@ -69,7 +69,8 @@ def main(options: RunOptions, folder: Path) -> None:
     if result is None:
         return
     print_summary(result)
-    write_result(folder, COMMAND, options.seed, payload(result), packages=PACKAGES)
+    packages = PACKAGES if options.device == "cpu" else (*PACKAGES, "torch_npu")
+    write_result(folder, COMMAND, options.seed, payload(result), packages=packages)
     write_timing(folder, time.perf_counter() - start, rates(result))
     if options.profile:
         if options.device == "cpu":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing_extensions import override
 from hardware_models.errors import InputError, MachineError
 from runtime_npu.generate import Decoder
 from runtime_npu.model.longcat import StepOutput
+from twin.deployment import Deployment
+from twin.results import write_json
 
 ALL_STEPS = 1_000_000
 """Steps to record: more than any run has, so that the analysis comes behind the last one."""
@@ -55,8 +58,8 @@ class StepProfiledDecoder(Decoder):
         self._seen += 1
         return super().verify(rows)
 
-    def finish(self, folder: Path, rank: int) -> None:
-        """Write what was captured.
+    def finish(self, folder: Path, rank: int, noted: Mapping[str, object]) -> None:
+        """Write what was captured, and beside it what the run knows of itself.
 
         Raises:
             InputError: too few steps ran to capture one.
@@ -66,8 +69,29 @@ class StepProfiledDecoder(Decoder):
             allowed = f"so many that {self._first + 2} steps run, one of which is captured"
             raise InputError("max_new_tokens", f"{self._seen} steps", allowed)
         self._profiler.stop()
-        if not list(folder.glob(f"rank_{rank}_*/ASCEND_PROFILER_OUTPUT/kernel_details.csv")):
+        tables = sorted(folder.glob(f"rank_{rank}_*/ASCEND_PROFILER_OUTPUT/kernel_details.csv"))
+        if not tables:
             raise MachineError(
                 f"torch_npu's profiler wrote no kernel_details.csv of rank {rank} in {folder}; "
                 "its messages above say why"
             )
+        write_json(tables[-1].parent / "measured.json", noted)
+
+
+def noted_of(
+    deployment: Deployment, kv_tokens: float, forward_s: Sequence[float], plain: int
+) -> dict[str, object]:
+    """What calibration reads beside a rank's kernels: shapes that kernels do not say, and steps.
+
+    ``forward_s`` are all steps, of which the first ``plain`` ran without the profiler.
+    """
+    steps_us = [seconds * 1e6 for seconds in forward_s]
+    return {
+        "device": "npu",
+        "kv_tokens": round(kv_tokens),
+        "ep": max(role.ep for role in deployment.roles.values()),
+        "clock": "events on the device around each pass",
+        "step_us": statistics.median(steps_us[:plain] or steps_us),
+        "all_steps_us": statistics.median(steps_us),
+        "running_share": 1.0,
+    }

@@ -21,6 +21,8 @@ MEETING_S = 120.0
 EXCHANGE_S = 600.0
 """How long an exchange may take before its ranks give up: a rank that stands still for so
 long is taken for lost."""
+NPU_EXCHANGE_S = 3600.0
+"""The same on NPUs, where a rank may still compile, and above HCCL's own limit (1836 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,10 @@ def met(meeting: Meeting) -> Iterator[None]:
     """
     wait = timedelta(seconds=MEETING_S)
     backend = "gloo" if meeting.npu is None else _on_npu(meeting.npu)
+    most = timedelta(seconds=EXCHANGE_S if meeting.npu is None else NPU_EXCHANGE_S)
     with exchanging(f"meeting of {meeting.ranks} ranks"):
         if meeting.port is None:
-            dist.init_process_group(backend, timeout=timedelta(seconds=EXCHANGE_S))
+            dist.init_process_group(backend, timeout=most)
         else:
             store = TCPStore(HOST, meeting.port, is_master=False, timeout=wait)
             dist.init_process_group(
@@ -70,7 +73,7 @@ def met(meeting: Meeting) -> Iterator[None]:
                 store=store,
                 rank=meeting.rank,
                 world_size=meeting.ranks,
-                timeout=timedelta(seconds=EXCHANGE_S),
+                timeout=most,
             )
     try:
         yield

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 from oracle import our_model, prompts_of, spec, write
 
-from calibration.profiles.folder import find_ranks
+from calibration.profiles.mapping import Context
+from calibration.profiles.measured import find_runs, noted_context, read_runs
 from hardware_models.errors import InputError, MachineError
 from runtime_npu.generate import generate
 from runtime_npu.kv_cache import pool_blocks
-from runtime_npu.npu.profiler import StepProfiledDecoder
+from runtime_npu.npu.profiler import StepProfiledDecoder, noted_of
 from runtime_npu.standins.process import run_on_standins
+from twin.schedule_io import load_schedule, save_schedule
 
 NEW = 7
+SCHEDULE = load_schedule("recipe_colocated")
 
 
 class FakeProfiler:
@@ -57,22 +60,29 @@ def test_steps_from_the_first_one_on_are_captured(tmp_path: Path) -> None:
     # Six steps follow the prefill: numbers 2 to 5 are recorded, 2 as the profiler's warm-up.
     decoder = captured(tmp_path / "model", profiler, first=2)
     assert profiler.calls == ["start", "step", "step", "step"]
-    decoder.finish(tmp_path / "profile", 3)
+    noted = noted_of(SCHEDULE.deployment, 4608.4, [0.012, 0.010, 0.5, 0.5], plain=2)
+    decoder.finish(tmp_path / "profile", 3, noted)
     assert profiler.calls[-1] == "stop"
-    (rank,) = find_ranks(tmp_path / "profile")
+    save_schedule(SCHEDULE, tmp_path / "profile" / "schedule.yaml")
+    ((rank,),) = find_runs(tmp_path)
     assert rank.rank == 3
+    context = noted_context(rank, Context())
+    assert (context.kv_tokens, context.ep) == (4608, 128)
+    # Steps under the profiler are slower: those before them count.
+    (run,) = read_runs(tmp_path)
+    assert run.step_us == pytest.approx(11_000)
 
 
 def test_too_few_steps_are_the_users_fault(tmp_path: Path) -> None:
     decoder = captured(tmp_path / "model", FakeProfiler(), first=5)
     with pytest.raises(InputError, match="max_new_tokens: got '6 steps'"):
-        decoder.finish(tmp_path, 3)
+        decoder.finish(tmp_path, 3, {})
 
 
 def test_a_profiler_that_wrote_nothing_is_noticed(tmp_path: Path) -> None:
     decoder = captured(tmp_path / "model", FakeProfiler(), first=2)
     with pytest.raises(MachineError, match="no kernel_details.csv of rank 3"):
-        decoder.finish(tmp_path, 3)
+        decoder.finish(tmp_path, 3, {})
 
 
 @pytest.mark.usefixtures("standins")
