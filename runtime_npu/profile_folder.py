@@ -66,7 +66,9 @@ def write_profile(result: RunResult, folder: Path) -> None:
             "running_share": _running(ops[die], own, quiet),
             "profiled_op_us": dict(own.profiled_us),
         }
-        writer.write(cluster.die(die), ops[die], _records(ops[die], own, quiet, meetings), about)
+        records = _records(ops[die], own, quiet, meetings)
+        _, rank = cluster.rank(*divmod(die, len(cluster.template.dies)))
+        writer.write(cluster.die(die), rank, ops[die], records, about)
     save_schedule(schedule, folder / SCHEDULE)
 
 

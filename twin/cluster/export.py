@@ -55,5 +55,6 @@ def export_sample(
             row, prefetch = records[op.index].item(), op.stream == PREFETCH_STREAM
             bound = BOUNDS[row[6]]
             own[op.index] = OpRecord(op.index, *row[:6], bound, prefetch)  # type: ignore[call-arg]
-        writer.write(cluster.die(number), ops, own, about)
+        _, rank = cluster.rank(*divmod(number, len(cluster.template.dies)))
+        writer.write(cluster.die(number), rank, ops, own, about)
         heard()

@@ -28,6 +28,7 @@ from twin.report.ascend_launches import (
     launches_of,
     on_cores,
 )
+from twin.report.ascend_matrix import communication_matrix, communicator
 from twin.report.ascend_rows import (
     KernelText,
     Operands,
@@ -81,7 +82,9 @@ def write_ascend(
     writer = AscendWriter(folder, "simulated")
     records = dict(enumerate(timeline.records))
     for die in graph.dies:
-        writer.write(die, [op for op in graph.ops if op.die == die.index], records, about)
+        ops = [op for op in graph.ops if op.die == die.index]
+        rank = sum(other.role == die.role for other in graph.dies[: graph.dies.index(die)])
+        writer.write(die, rank, ops, records, about)
     return folder
 
 
@@ -96,13 +99,14 @@ class AscendWriter:
     def write(
         self,
         die: Die,
+        rank: int,
         ops: Sequence[Op],
         records: Mapping[int, OpRecord],
         about: Mapping[str, object],
     ) -> None:
         """Write the folder of a die, whose ``ops`` have these records by their index.
 
-        ``about`` goes into the marks.
+        ``rank`` is its number among the dies of its role; ``about`` goes into the marks.
 
         Raises:
             InputError: a file cannot be written.
@@ -110,11 +114,11 @@ class AscendWriter:
         origin, number = self._origin, die.index
         streams = in_display_order(op.stream for op in ops)
         launches = launches_of(ops, records, streams, self._names)
-        rank = self._folder / f"die{number}_{origin}_ascend_pt"
-        output = rank / "ASCEND_PROFILER_OUTPUT"
+        top = self._folder / f"die{number}_{origin}_ascend_pt"
+        output = top / "ASCEND_PROFILER_OUTPUT"
         mark = {origin: True, **about, "die": number, "role": die.role, **_not_in_rows(ops)}
-        write_json(rank / f"profiler_info_{number}.json", {"rank_id": number, **mark})
-        write_json(rank / "profiler_metadata.json", mark)
+        write_json(top / f"profiler_info_{number}.json", {"rank_id": number, **mark})
+        write_json(top / "profiler_metadata.json", mark)
         extra = {
             "streams": {str(FIRST_STREAM + i): name for i, name in enumerate(streams)},
             "collectives": {x.collective: x.op.name for x in launches if x.collective},
@@ -123,7 +127,9 @@ class AscendWriter:
         write_text(output / "kernel_details.csv", _kernel_details(launches))
         write_text(output / "op_statistic.csv", _op_statistic(launches))
         write_text(output / "step_trace_time.csv", _step_trace(launches))
-        write_json(output / "communication.json", _communication(launches))
+        write_json(output / "communication.json", _communication(launches, die.role, rank))
+        matrix = communication_matrix(launches, die.role, rank)
+        write_json(output / "communication_matrix.json", matrix)
         events = ascend_events(launches, number, streams, origin)
         write_json(output / "trace_view.json", events, indent=None)
 
@@ -226,14 +232,15 @@ def _span(launch: Launch) -> Span:
     return launch.record.start_us, launch.record.end_us
 
 
-def _communication(launches: Sequence[Launch]) -> dict[str, object]:
+def _communication(launches: Sequence[Launch], role: str, rank: int) -> dict[str, object]:
     """Collectives by name, and under ``Total Op Info`` the sum over each kind."""
     kinds: dict[str, dict[str, object]] = {"p2p": {}, "collective": {}}
     for kind, entries in kinds.items():
         chosen = [x for x in launches if x.collective and _is_p2p(x) == (kind == "p2p")]
         moves = [_Moved.of(launch) for launch in chosen]
         for launch, moved in zip(chosen, moves, strict=True):
-            entries[f"{launch.collective}@0"] = moved.entry(launch.record.start_us)
+            name = f"{launch.collective}@{communicator(launch.op, role, rank)}"
+            entries[name] = moved.entry(launch.record.start_us)
         total = sum(moves, _Moved(0.0, 0.0, 0.0, 0.0))
         entries["Total Op Info"] = total.entry(None)
     return {f"step{STEP}": kinds}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from calibration.profiles.collectives import collectives_of
 from calibration.profiles.kernels import Kernel
 from calibration.profiles.mapping import Context, map_kernel
 from calibration.profiles.measured import noted_context
@@ -20,6 +21,7 @@ from hardware_models.demand import OpSpec
 from hardware_models.hardware import load_hardware
 from hardware_models.ops import (
     BatchMatMul,
+    Collective,
     Combine,
     Dispatch,
     GatingTopK,
@@ -161,6 +163,19 @@ def test_the_trace_holds_every_op_in_the_form_of_a_profiler(exported: Exported) 
             assert named[op.index] == (record.start_us, record.end_us - record.start_us)
         facts = read_trace(path, rank.origin_us, Skips())
         assert [span.step for span in facts.steps] == [STEP]
+
+
+def test_one_die_tells_the_dies_and_bytes_of_its_collectives(exported: Exported) -> None:
+    folder, graph, _ = exported
+    for rank in read_profile(folder):
+        assert rank.simulated_names is not None
+        known = collectives_of([rank.files])
+        ops = {op.name: op for op in graph.ops if op.die == rank.rank}
+        for name, op_name in rank.simulated_names.items():
+            op = ops[op_name]
+            if isinstance(op.spec, Collective):
+                assert known.dies[name] == op.spec.group
+                assert known.moved_mb[name] == op.demand.link_bytes / 1e6
 
 
 def test_a_folder_is_marked_and_holds_no_formula(exported: Exported) -> None:

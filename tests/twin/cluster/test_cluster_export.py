@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -90,7 +91,13 @@ def test_msprof_analyze_reads_a_whole_cluster(tmp_path: Path) -> None:
         row = found[rank.rank]
         assert float(row["Computing"]) == pytest.approx(step.computing_us, rel=1e-9)
         assert float(row["Stage"]) == pytest.approx(step.total_us, rel=1e-9)
-    assert (answer / "cluster_analysis_output" / "cluster_communication.json").is_file()
+    for name in ("cluster_communication.json", "cluster_communication_matrix.json"):
+        assert (answer / "cluster_analysis_output" / name).stat().st_size > 1000
+    groups = (answer / "cluster_analysis_output" / "communication_group.json").read_text()
+    joined = {tuple(sorted(ranks)) for ranks in json.loads(groups)["collective"]}
+    # The communicators of 8 dies that split o_proj, and that of all.
+    assert joined == {tuple(range(8)), tuple(range(8, 16)), tuple(range(16))}
+    assert "cannot be mapped" not in said
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_the_same_inputs_export_the_same_bytes(profiles: Path, tmp_path: Path) -
     assert export(tmp_path / "run", "recipe_afd", tmp_path / "again") == 0
     first = profiles / "recipe_afd"
     files = sorted(path.relative_to(first) for path in first.glob("**/*") if path.is_file())
-    assert len(files) == 16
+    assert len(files) == 18
     for path in files:
         assert (first / path).read_bytes() == (tmp_path / "again" / path).read_bytes()
 
