@@ -27,9 +27,6 @@ from twin.schedule import CoreLimit
 class Order(ABC):
     """Scopes of torchair; every one is left again, also by an exception."""
 
-    is_graph = True
-    """Whether ops are compiled, or run as they are called."""
-
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
         self._stream = MAIN_STREAM
@@ -107,8 +104,6 @@ class Order(ABC):
 
 class EagerOrder(Order):
     """Streams and events of the device; it has neither core limits nor scopes (validated)."""
-
-    is_graph = False
 
     def __init__(self, hardware: Hardware) -> None:
         super().__init__(hardware)

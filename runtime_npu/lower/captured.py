@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from runtime_npu.lower.groups import group_of_call
+from runtime_npu.lower.groups import group_of_node
 from runtime_npu.lower.lowered import LoweredOp, one, unplanned
 from runtime_npu.lower.trace import Traced, is_glue, op_of
 from runtime_npu.npu.compiler import compiler_config
@@ -181,7 +181,7 @@ def _op(name: str, launches: Sequence[_Launch], glue: Sequence[str]) -> LoweredO
     stream = one(name, "streams", (launch.stream for launch in launches))
     limit = one(name, "core limits", (launch.limit for launch in launches))
     aic, aiv = (None, None) if stream == PREFETCH_STREAM else limit
-    groups = [group for group in (group_of_call(launch.node) for launch in launches) if group]
+    groups = [group for group in (group_of_node(launch.node) for launch in launches) if group]
     return LoweredOp(
         name=name,
         calls=tuple(launch.call for launch in launches),

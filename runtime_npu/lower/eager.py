@@ -73,11 +73,10 @@ class _NobodyElse(torch._C._distributed_c10d.Store):
 
     @override
     def set(self, key: str, value: Any) -> None:
-        note(f"key {key}")
+        return
 
     @override
     def get(self, key: str) -> bytes:
-        note(f"key {key}")
         return bytes(_ROOT_INFO_BYTES)
 
     @override

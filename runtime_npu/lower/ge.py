@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from runtime_npu.lower.groups import group_of_text
+from runtime_npu.lower.groups import group_of_text, ranks_of_text
 from runtime_npu.lower.lowered import Clocks, LoweredOp, one, peer_label, unplanned
 from runtime_npu.lower.trace import Traced, is_glue, op_of
 from runtime_npu.npu.compiler import compiler_config
@@ -162,5 +162,6 @@ def _limit(node: Any) -> tuple[int | None, int | None]:
 def _group(node: Any) -> str | None:
     for peer in ("dest_rank", "src_rank"):
         if peer in node.attr:
-            return peer_label(node.attr[peer].i)
+            ranks = ranks_of_text(_text(node, "group"))
+            return peer_label(ranks[node.attr[peer].i], ranks)
     return group_of_text(_text(node, "group") or _text(node, "group_ep"))

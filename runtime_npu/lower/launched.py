@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
 from runtime_npu.backends.npu_issue import Listener
-from runtime_npu.lower.lowered import LoweredOp, one, peer_label, ranks_label
+from runtime_npu.lower.groups import group_of_call
+from runtime_npu.lower.lowered import LoweredOp, one, ranks_label
 
 SETUP = "before the first op"
 AGAIN = "again"
@@ -20,11 +20,6 @@ AGAIN = "again"
 
 WAITED_FOR = "synchronize"
 """The host holds until a stream has got here."""
-
-VERSION = "version_key"
-"""Ends a key under which ranks compare versions."""
-
-_PAIR = re.compile(r"(\d+):(\d+)$")
 
 
 def note(line: str) -> None:
@@ -45,15 +40,14 @@ class Marks(Listener):
 
 
 class NotedGroups(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the group that an op itself talks to: its kernel's launch does not show it."""
+    """Notes the group that a call names: the launch of its kernel does not show it."""
 
     @override
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        names = [argument.name for argument in func._schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-        if "group_ep" in given:
-            note(f"exchange {given['group_ep']}")
+        group = group_of_call(func, args, kwargs or {})
+        if group is not None:
+            note(f"exchange {group}")
         return func(*args, **(kwargs or {}))
 
 
@@ -113,7 +107,6 @@ class _Reader:
         self._streams: dict[str, _Stream] = {}
         self._events: dict[str, tuple[str, str | None]] = {}
         self._groups: dict[str, str] = {}
-        self._pair: tuple[int, ...] = ()
         self._ops: dict[str, _Op] = {SETUP: _Op()}
         self._name, self._is_glue = SETUP, False
 
@@ -137,10 +130,7 @@ class _Reader:
 
     def _told(self, word: str, *rest: str) -> None:
         """A line that launches nothing."""
-        if word == "key" and not rest[0].endswith(VERSION):
-            found = _PAIR.search(rest[0])
-            self._pair = tuple(map(int, found.groups())) if found else ()
-        elif word == "group":
+        if word == "group":
             self._group(*rest)
         elif word == "record":
             self._events[rest[1]] = rest[0], self._stream(rest[0]).last
@@ -163,13 +153,9 @@ class _Reader:
         return self._streams.setdefault(handle, _Stream())
 
     def _group(self, handle: str, size: str, index: str) -> None:
-        """HCCL knows how many ranks a group has, all consecutive; a pair is known by its key."""
-        if self._pair:
-            (peer,) = set(self._pair) - {self._rank}
-            self._groups[handle] = peer_label(peer)
-        else:
-            first = self._rank - int(index)
-            self._groups[handle] = ranks_label(range(first, first + int(size)))
+        """HCCL knows how many ranks a group has: but for pairs they are consecutive."""
+        first = self._rank - int(index)
+        self._groups[handle] = ranks_label(range(first, first + int(size)))
 
     def _wait(self, handle: str, event: str) -> None:
         source, last = self._events[event]
@@ -196,7 +182,7 @@ class _Reader:
         op.launches.append(_Launch(call, self._labels.get(own, own), limit))
         op.waits += stream.waits
         stream.waits, stream.last = [], self._name
-        if group is not None:
+        if group is not None and not (op.group or "").startswith("rank "):
             op.group = self._groups[group]
 
 

@@ -51,9 +51,9 @@ def ranks_label(ranks: Sequence[int]) -> str:
     return f"ranks {ranks[0]}-{ranks[-1]}"
 
 
-def peer_label(rank: int) -> str:
-    """``rank 64``: the other end of a transfer."""
-    return f"rank {rank}"
+def peer_label(rank: int, ranks: Sequence[int] = ()) -> str:
+    """``rank 64``: the other end of a transfer; in which group, where that is no pair's own."""
+    return f"rank {rank}" if len(ranks) <= 2 else f"rank {rank} in {ranks_label(ranks)}"
 
 
 class MixedError(TwinError):

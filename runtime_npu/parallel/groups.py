@@ -63,3 +63,8 @@ def peers(deployment: Deployment, rank: int) -> tuple[int, ...]:
         return (rank_of(deployment, Place("ffn", place.number // ratio)),)
     first = place.number * ratio
     return tuple(range(first, first + ratio))
+
+
+def pair(rank: int, peer: int) -> tuple[int, int]:
+    """The group of two in which ``rank`` and ``peer`` send and receive."""
+    return min(rank, peer), max(rank, peer)

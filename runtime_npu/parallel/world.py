@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from runtime_npu.parallel.communicator import Communicator, exchanging
-from runtime_npu.parallel.groups import GROUPS, GroupName, Place, members, peers, place_of
+from runtime_npu.parallel.groups import GROUPS, GroupName, Place, members, pair, peers, place_of
 from runtime_npu.parallel.link import Link
 from twin.deployment import Deployment, RoleDeployment
 
+Kind = Literal["ep", "group", "pair"]
 Groups = Mapping[GroupName, Communicator]
 """The groups that a rank is in."""
 
@@ -30,9 +31,9 @@ class World:
         self.deployment = deployment
         self.rank = rank
         self.place: Place = place_of(deployment, rank)
-        handles = _handles(deployment)
+        self._handles = _handles(deployment)
         self.groups: Groups = {
-            name: Communicator(own, rank, handles.get((name == "ep", own)))
+            name: Communicator(own, rank, self._handles.get((_kind(name), own)))
             for name in GROUPS
             for own in [members(deployment, name, rank)]
         }
@@ -47,7 +48,10 @@ class World:
         """AFD: the links to the other role's ranks, in rank order."""
         afd = self.deployment.afd
         depth = 1 if afd is None else afd.micro_batches
-        return tuple(Link(peer, depth) for peer in peers(self.deployment, self.rank))
+        return tuple(
+            Link(peer, depth, self._handles.get(("pair", pair(self.rank, peer))))
+            for peer in peers(self.deployment, self.rank)
+        )
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """``values`` [...] of every rank: [ranks, ...].  Control traffic, no op of the model."""
@@ -73,27 +77,29 @@ def alone() -> World:
     )
 
 
-def _handles(deployment: Deployment) -> dict[tuple[bool, tuple[int, ...]], Any]:
+def _kind(name: GroupName) -> Kind:
+    return "ep" if name == "ep" else "group"
+
+
+def _handles(deployment: Deployment) -> dict[tuple[Kind, tuple[int, ...]], Any]:
     """A torch.distributed group for each set of ranks; all ranks make all, in the same order.
 
     Experts exchange in groups of their own, also where others have the same ranks: on an NPU
     dispatch and combine write into their communicator's windows, beside the other collectives.
+    So does each pair of AFD, whose transfers run beside those of other pairs.
     """
-    sets = {
-        (name == "ep", members(deployment, name, rank))
-        for name in GROUPS
-        for rank in range(deployment.total_dies)
-    }
+    ranks = range(deployment.total_dies)
+    sets = {(_kind(name), members(deployment, name, rank)) for name in GROUPS for rank in ranks}
+    sets |= {("pair", pair(rank, peer)) for rank in ranks for peer in peers(deployment, rank)}
     with exchanging("making the groups"):
         return {key: _group(*key) for key in sorted(sets) if len(key[1]) > 1}
 
 
-def _group(is_ep: bool, ranks: tuple[int, ...]) -> Any:
+def _group(kind: Kind, ranks: tuple[int, ...]) -> Any:
     options = None
     if "hccl" in dist.get_backend_config():
         # With a name of our own, what was compiled for a communicator is good for the next run.
         hccl: Any = import_module("torch_npu._C._distributed_c10d").ProcessGroupHCCL
         options = hccl.Options()
-        kind = "ep" if is_ep else "group"
         options.hccl_config = {"group_name": f"{kind}_{ranks[0]}_{ranks[-1]}"}
     return dist.new_group(list(ranks), pg_options=options)

@@ -16,9 +16,9 @@ from hardware_models.ops import PrefetchWeight
 from runtime_npu.backends import npu_order
 from runtime_npu.backends.npu_order import GeOrder
 from runtime_npu.lower.check import all_differences, group_of, partners
-from runtime_npu.lower.groups import group_of_text
+from runtime_npu.lower.groups import group_of_text, ranks_of_text
 from runtime_npu.lower.listing import TITLE, listing, outside_and_first
-from runtime_npu.lower.lowered import Clocks, LoweredOp, MixedError, one, ranks_label
+from runtime_npu.lower.lowered import Clocks, LoweredOp, MixedError, one, peer_label, ranks_label
 from runtime_npu.npu.forms import Forms, UnboundError, bind_weights
 from runtime_npu.parallel.groups import graph_die, members, place_of
 from twin.graph.build import build_step_graph
@@ -127,6 +127,10 @@ def test_groups_are_named_by_their_ranks() -> None:
     assert group_of_text("tag=ptd:1;rank_list=8,9,10,11") == "ranks 8-11"
     assert group_of_text("ranks 0-127") == "ranks 0-127"
     assert group_of_text("") is None
+    assert ranks_of_text("tag=user:2;rank_list=3,67") == [3, 67]
+    assert peer_label(67, [3, 67]) == "rank 67"
+    # A transfer in a larger group would be told apart.
+    assert peer_label(67, range(128)) == "rank 67 in ranks 0-127"
 
 
 def test_the_listing_says_that_nothing_was_executed() -> None:

@@ -17,6 +17,7 @@ from hardware_models.hardware import load_hardware
 from runtime_npu.npu import transfer_ops
 from runtime_npu.npu.limits import check_core_limit
 from runtime_npu.npu_ops import NEEDED_OPS
+from runtime_npu.parallel.link import Link
 from runtime_npu.standins.process import run_on_standins
 from twin.memory import exchange_buffer_mib
 
@@ -206,7 +207,7 @@ def test_rows_of_sequences_must_add_up() -> None:
 def test_transfers_take_rows_of_floats() -> None:
     for wrong in (rows_of(12).to(torch.int8), rows_of(12)[0]):
         with pytest.raises(InputError, match=r"send\.x"):
-            transfer_ops.send(wrong, peer=1, tag=0)
+            transfer_ops.send(wrong, Link(1, 1, None), tag=0)
 
 
 def test_a_negative_prefetch_is_refused_and_none_is_nothing() -> None:
