@@ -16,8 +16,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import forkserver
 from typing import Any, Generic, TypeVar
+
+from hardware_models.errors import MachineError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -63,7 +67,8 @@ class Workers(ABC):
         """The place of an item and ``work`` of it, as each is done; begun in the items' order.
 
         Raises:
-            Exception: what ``work`` raised, or a worker was lost (a hang would say nothing).
+            MachineError: a worker was lost.
+            Exception: what ``work`` raised.
         """
 
     def map(self, work: Work[Item, Result], items: Sequence[Item]) -> Iterator[Result]:
@@ -78,25 +83,33 @@ class Workers(ABC):
 
 
 class Processes(Workers):
-    """The process itself and ``count`` - 1 others, which start with the block.
-
-    A killed worker is a BrokenProcessPool.
-    """
+    """The process itself and ``count`` - 1 others, which start with the block."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._pool: ProcessPoolExecutor | None = None
-        self._started: list[Future[int]] = []
+        self._started: list[Future[None]] = [Future() for _ in range(count - 1)]
+        self._starter = threading.Thread(target=self._start, daemon=True)
 
     def __enter__(self) -> Processes:
         if self.count > 1:
             self._pool = ProcessPoolExecutor(self.count - 1, _context(), initializer=_begin)
-            self._started = [self._pool.submit(os.getpid) for _ in range(self.count - 1)]
+            self._starter.start()
         return self
+
+    def _start(self) -> None:
+        # The server answers once it has imported everything: this process has better to do.
+        assert self._pool is not None
+        for started in self._started:
+            try:
+                self._pool.submit(os.getpid).add_done_callback(partial(_tell, started))
+            except RuntimeError:  # a process died: the item that is given to it will say so
+                started.set_result(None)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is None:
             return
+        self._starter.join()
         if kind is not None:
             # Items under way would otherwise run to their end: seconds after a Ctrl-C.
             for process in multiprocessing.active_children():
@@ -113,6 +126,9 @@ class Processes(Workers):
         shared = _Shared(self._pool, work, items)
         try:
             yield from shared.results(self._started)
+        except BrokenProcessPool:
+            killed = "a worker process was killed from outside, for memory perhaps (workers=1?)"
+            raise MachineError(f"{killed}; the same command with output=FOLDER goes on") from None
         finally:
             shared.stop()
 
@@ -133,7 +149,7 @@ class _Shared(Generic[Item, Result]):
         self._lock = threading.Lock()
         self._landed: queue.SimpleQueue[tuple[int, Future[Result]]] = queue.SimpleQueue()
 
-    def results(self, others: Sequence[Future[int]]) -> Iterator[tuple[int, Result]]:
+    def results(self, others: Sequence[Future[None]]) -> Iterator[tuple[int, Result]]:
         """All results as they land; this process works on what the others leave.
 
         The others take part once they have started.
@@ -195,6 +211,10 @@ class _Shared(Generic[Item, Result]):
         if future.exception() is None:
             self._feed()
         self._landed.put((place, future))
+
+
+def _tell(started: Future[None], _: Future[int]) -> None:
+    started.set_result(None)
 
 
 _latest: tuple[int, Any] = (-1, None)
