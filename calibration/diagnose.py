@@ -20,7 +20,7 @@ from calibration.profiles.collectives import collectives_of
 from calibration.profiles.delta import Delta, compare
 from calibration.profiles.diagnosis import Diagnosis, diagnose
 from calibration.profiles.diagnosis_tables import print_diagnosis
-from calibration.profiles.event_waits import WaitCause, wait_causes
+from calibration.profiles.event_waits import WaitCause, WaitTally
 from calibration.profiles.findings import Planned, findings
 from calibration.profiles.folder import TRACE, RankFiles, find_ranks
 from calibration.profiles.mapping import Context
@@ -130,7 +130,7 @@ def _diagnosed(
     context = Context(
         config.kv_tokens, config.ep, collectives.dies, collectives.moved_mb, collectives.own_us
     )
-    causes: list[WaitCause] = []
+    causes = WaitTally(collectives.last_rank)
     skipped: list[SkippedRows] = []
     sizes = [path.stat().st_size for rank in files if traces and (path := rank.file(TRACE))]
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
@@ -146,10 +146,10 @@ def _diagnosed(
                     path, rank.origin_us, skips, lambda size: progress.advance(task, size)
                 )
                 skipped.extend(skips.rows())
-                causes.extend(wait_causes(rank, facts.waits, collectives.last_rank))
+                causes.add(rank, facts.waits)
 
         found = diagnose(files, context, hardware, on_rank)
-    return found.with_skipped(skipped), sorted(causes, key=lambda cause: -cause.total_us)
+    return found.with_skipped(skipped), causes.rows()
 
 
 def _overlay(folder: Path, *sides: tuple[RankFiles, Diagnosis]) -> None:

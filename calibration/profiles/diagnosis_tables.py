@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def print_diagnosis(payload: Payload, title: str) -> None:
     for finding in payload["findings"]:
         _print_finding(finding)
     for name, columns in _LISTS.items():
-        rows = payload[name]
+        rows = _over_ranks(payload[name]) if name in _BY_RANK else payload[name]
         if rows:
             out.print(_list(name, rows, columns))
     for row in payload["skipped"]:
@@ -45,13 +46,36 @@ _LISTS: dict[str, dict[str, str]] = {
         "step": "", "ranks": "d", "slowest_rank": "d", "computing_us": ".1f", "over_mean": ".3f",
     },
     "event_waits": {
-        "rank": "d", "stream": "", "cause": "", "by_rank": "", "count": "d", "total_us": ".1f",
+        "ranks": "", "stream": "", "cause": "", "by_rank": "", "count": ".4g", "total_us": ".1f",
     },
     "launch_gaps": {
-        "rank": "d", "stream": "", "launches": "d", "total_us": ".1f", "median_us": ".2f",
+        "ranks": "", "stream": "", "launches": ".4g", "total_us": ".1f", "median_us": ".2f",
     },
     "unmapped": {"type": "", "reason": "", "count": "d", "time_us": ".1f", "share": ".1%"},
 }  # fmt: skip
+
+
+_BY_RANK = ("event_waits", "launch_gaps")
+"""Lists with a row a rank: alike rows of several ranks are shown as their mean."""
+
+
+def _over_ranks(rows: Sequence[Payload]) -> list[Payload]:
+    """Rows that differ in their rank and numbers alone as one: which ranks, and means of them."""
+    groups: dict[tuple[object, ...], list[Payload]] = {}
+    for row in rows:
+        key = tuple(value for value in row.values() if isinstance(value, str))
+        groups.setdefault((*key, row.get("by_rank")), []).append(row)
+    found = []
+    for own in groups.values():
+        ranks = sorted(row["rank"] for row in own)
+        means = {
+            key: statistics.fmean(row[key] for row in own)
+            for key, value in own[0].items()
+            if isinstance(value, int | float) and key not in ("rank", "by_rank")
+        }
+        shown_ranks = str(ranks[0]) if len(own) == 1 else f"{len(own)}: {ranks[0]} .. {ranks[-1]}"
+        found.append({**own[0], **means, "ranks": shown_ranks})
+    return sorted(found, key=lambda row: -row["total_us"])
 
 
 def _kinds(rows: Sequence[Payload]) -> Table:
@@ -95,8 +119,9 @@ def _print_finding(finding: Payload) -> None:
 
 def _list(name: str, rows: Sequence[Payload], columns: dict[str, str]) -> Table:
     hidden = len(rows) - ROWS_SHOWN
-    more = f" ({hidden} more in result.json)" if hidden > 0 else ""
-    table = Table(title=name.replace("_", " ") + more)
+    more = f" ({hidden} more lines in result.json)" if hidden > 0 else ""
+    means = ", means over ranks that are alike" if name in _BY_RANK else ""
+    table = Table(title=name.replace("_", " ") + means + more)
     for column in columns:
         table.add_column(column.replace("_", " "))
     for row in rows[:ROWS_SHOWN]:

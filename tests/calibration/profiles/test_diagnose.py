@@ -179,6 +179,32 @@ def test_waits_name_the_stream_and_the_rank_that_came_last(tmp_path: Path) -> No
     assert kinds["hccl_collective"]["twin_over_profile"] > 0
 
 
+def test_waits_for_an_exchange_name_the_rank_that_came_last_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = 1_736_408_883_704_643
+    # Two combines: rank 2 comes last to the first, rank 1 to the second; all end together.
+    begins = {0: (0, 300), 1: (10, 390), 2: (80, 310)}
+    for rank, (first, second) in begins.items():
+        rows = [
+            kernel(at, end - at, "MoeDistributeCombineV2", **{"Stream ID": 3})
+            for at, end in ((first, 100), (second, 400))
+        ]
+        output = rank_folder(tmp_path / "p", rank, rows)
+        trace(output, [wait(f"{base + 20}", 80.0), wait(f"{base + 320}", 80.0 + rank)])
+    assert diagnose(tmp_path / "run", f"profile={tmp_path / 'p'}") == 0
+    cause = "exchange MoeDistributeCombineV2 on stream 3"
+    found = [
+        (w["rank"], w["cause"], w["by_rank"], w["total_us"])
+        for w in result(tmp_path / "run")["event_waits"]
+    ]
+    assert sorted(found) == sorted(
+        (rank, cause, by, us) for rank in begins for by, us in ((2, 80.0), (1, 80.0 + rank))
+    )
+    # Alike waits of several ranks are one line.
+    assert "3: 0 .. 2" in capsys.readouterr().out
+
+
 def test_a_slower_step_is_exit_5_and_a_faster_one_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
