@@ -108,7 +108,7 @@ class NpuExecutor(Executor):
             return output.tokens, output.hidden
 
         tokens, hidden = self._pass("mtp", f"pass-{number}", step.phase, run, step, hidden)
-        return StepOutput(hidden, tokens, tokens.cpu())
+        return StepOutput(hidden, torch.empty(0), tokens.cpu())
 
     @override
     def serve(self, phase: Phase, heights: Sequence[int]) -> None:

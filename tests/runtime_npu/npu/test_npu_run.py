@@ -16,6 +16,7 @@ import pytest
 
 from runtime_npu.machine import software
 from runtime_npu.random_checkpoint import make_checkpoint
+from runtime_npu.standins.build import RUNTIME
 from runtime_npu.standins.process import DEVICES, child_command, child_environment
 from runtime_npu.weights import Contents
 from twin.schedule import CoreLimit, Schedule, Stage
@@ -161,9 +162,38 @@ def test_a_captured_schedule_runs_as_planned_on_every_rank(tmp_path: Path) -> No
     assert len(list(runs.cache.rglob("manifest.json"))) == 4
 
 
+def test_ranks_that_the_command_starts_take_an_npu_each(standins: Path) -> None:
+    # The ranks are processes of Python's own making, which the stand-ins reach by the linker.
+    libraries = sorted(standins.glob("*.so"), key=lambda path: path.name != RUNTIME)
+    environment = {
+        **child_environment({DEVICES: "2"}),
+        "LD_PRELOAD": ":".join(map(str, libraries)),
+    }
+    command = [sys.executable, str(HERE / "child_spawn.py")]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    *_, last = done.stdout.splitlines()
+    assert last == str([("job", rank, rank, "cpu:gloo,npu:hccl") for rank in (0, 1)])
+
+
 @pytest.mark.nightly
 @pytest.mark.usefixtures("standins")
-@pytest.mark.parametrize("schedule", [TWO_GE, EAGER, PAIR], ids=["ge_graph", "eager", "afd"])
+def test_what_ge_keeps_is_sealed_with_the_code(tmp_path: Path) -> None:
+    runs = Runs(tmp_path, TWO_GE)
+    said = runs(["", "max_new_tokens=2"], ["", "max_new_tokens=2"])
+    assert by_run(said[0]) == [[], []]
+    assert runs.result(1)["differences"] == []
+    manifests = list(runs.cache.rglob("manifest.json"))
+    assert len(manifests) == 4
+    for manifest in manifests:
+        assert set(json.loads(manifest.read_text())["files"]) == {"pass.json", "graph.om"}
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("standins")
+@pytest.mark.parametrize("schedule", [EAGER, PAIR], ids=["eager", "afd"])
 def test_other_modes_and_roles_run_as_planned_too(schedule: Schedule, tmp_path: Path) -> None:
     runs = Runs(tmp_path, schedule)
     said = runs(["", "max_new_tokens=4", "warmup_steps=1"])
