@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from calibration.kernel import kind_of, spec_text
 from calibration.kernel_fit import NOISE
-from calibration.kinds import PARAMETERS
 from calibration.limits import clipped
 from calibration.prior import Z80
+from calibration.profile_fit import IN_PROFILES
 from hardware_models.demand import OpSpec
 from hardware_models.hardware import Hardware
 from hardware_models.ops.alone import alone_us
@@ -49,7 +49,7 @@ def rank_candidates(
     them, a measurement with the noise of a kernel row takes (cov(step, ln t))^2 /
     (var(ln t) + noise^2) from the variance of the kernels' time.
     """
-    counts = Counter(spec for spec in specs if kind_of(spec) in PARAMETERS)
+    counts = Counter(spec for spec in specs if kind_of(spec) in IN_PROFILES)
     index = {name: i for i, name in enumerate(names)}
     times = {spec: alone_us(spec, hardware) for spec in counts}
     slopes = {spec: _slope(spec, hardware, index) for spec in counts}
@@ -77,7 +77,7 @@ def rank_candidates(
 def _slope(spec: OpSpec, hardware: Hardware, index: Mapping[str, int]) -> Array:
     """Derivative of the log of a kernel's time by the logs of its parameters."""
     slope = np.zeros(len(index))
-    for name in PARAMETERS[kind_of(spec)]:
+    for name in IN_PROFILES[kind_of(spec)]:
         if name in index:
             # At a limit, such as an efficiency of 1, the step goes one way only.
             ends = [clipped(name, hardware[name] * factor) for factor in (1 + _STEP, 1 - _STEP)]

@@ -111,7 +111,7 @@ def fit_profile(
     ``source`` names the profile in the fitted parameters.  ``progress`` is called once a group
     of kinds.
     """
-    priors = priors_of(hardware, [row.kind for row in rows])
+    priors = priors_of(hardware)
     values: dict[str, float] = {}
     names: list[str] = []
     blocks: list[Array] = []
@@ -158,13 +158,13 @@ def fit_profile(
     )
 
 
-def priors_of(hardware: Hardware, kinds: Sequence[str] = ()) -> dict[str, Prior]:
-    """Priors of the kernels' parameters, those of ``kinds`` included: values, 80% intervals.
+def priors_of(hardware: Hardware) -> dict[str, Prior]:
+    """Priors of all parameters that a profile can teach: values and 80% intervals.
 
     A parameter without a width, or whose interval holds zero, is not fitted.
     """
     found = {}
-    for name in dict.fromkeys((*_names(PARAMETERS), *_names(kinds))):
+    for name in dict.fromkeys(_names(IN_PROFILES)):
         parameter = hardware.parameters.get(name)
         if parameter is not None and _LEAST_VALUE < parameter.low < parameter.high:
             found[name] = Prior(
@@ -296,7 +296,8 @@ def _with_evidence(hardware: Hardware, moved: Sequence[Moved], rows: int, source
                 value=value,
                 low=min(low, value),
                 high=max(high, value),
-                evidence="fitted",
+                # What only followed others is as well known as before.
+                evidence="fitted" if item.learned >= LEARNED else old.evidence,
                 source=f"calibration.fit to {rows} rows of {source}, which removed {share}% "
                 f"of the prior's width; prior: {old.source}",
             )
