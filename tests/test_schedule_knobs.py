@@ -255,6 +255,20 @@ DRIVEN: dict[str, tuple[str, Knob, set[str]]] = {
         Knob(drives="cores", levels=(16, 12), stage="stage2"),
         {"stages[].streams.*.aic", "stages[].streams.*.aiv"},
     ),
+    "ends_after": (
+        TINY,
+        Knob(
+            drives="ends_after",
+            levels=("attention.0.post_norm", "attention.0.o_proj"),
+            stage="stage1",
+        ),
+        {"stages[].ends_after"},
+    ),
+    "drafts": (
+        "recipe_colocated",
+        Knob(drives="drafts", levels=(2, 1)),
+        {"workload.next_n", "workload.acceptance"},
+    ),
     "vector_cores": (
         TINY,
         Knob(drives="vector_cores", levels=(32, 24), stage="stage2"),

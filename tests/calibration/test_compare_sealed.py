@@ -115,7 +115,8 @@ def test_a_run_of_another_schedule_is_refused_with_what_differs(
         schedule.replace("global_batch: 512", "global_batch: 256"), "utf-8"
     )
     table = next(folder.rglob("kernel_details.csv"))
-    (table.parent / "measured.json").write_text('{"step_us": 1000, "step_wall_us": 1000}', "utf-8")
+    mark = {"step_us": 1000, "all_steps_us": 1000, "running_share": 1}
+    (table.parent / "measured.json").write_text(json.dumps(mark), "utf-8")
     code, _ = compared(tmp_path, f"sealed={sealed}", f"profiles={tmp_path / 'runs'}")
     assert code == 2
     assert "workload.global_batch" in capsys.readouterr().err
