@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from calibration.profiles.collectives import collectives_of
@@ -19,6 +19,7 @@ from calibration.profiles.mapping import Context
 from calibration.profiles.measured import has_runs, read_runs
 from calibration.profiles.shown import shown
 from hardware_models.errors import InputError
+from twin.models import load_model
 from twin.report.table import console
 from twin.results import write_result
 from twin.schedule import Schedule
@@ -132,12 +133,16 @@ def _profiled(sealed: Sealed, path: Path) -> dict[str, float]:
 
 
 def _differences(ran: Schedule, sealed: Schedule) -> list[str]:
-    """Fields in which two schedules differ, but for the die, which a run does not choose."""
+    """Fields in which schedules differ, but for the die and for another name of the same model."""
     one, other = dump_dataclass(ran), dump_dataclass(sealed)
     found = []
     for name in sorted({*one, *other}):
         a, b = one.get(name), other.get(name)
-        if isinstance(a, dict) and isinstance(b, dict):
+        if name == "model":
+            ours = load_model(sealed.model)
+            same = replace(load_model(ran.model), name=ours.name) == ours
+            found += [] if same else [name]
+        elif isinstance(a, dict) and isinstance(b, dict):
             inner = sorted(key for key in {*a, *b} if a.get(key) != b.get(key))
             found += [f"{name}.{key}" for key in inner if (name, key) != ("deployment", "hardware")]
         elif a != b:

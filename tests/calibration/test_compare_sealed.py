@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from calibration import compare
+from runtime_npu.random_checkpoint import config_of
 from twin import simulate
 from twin.cli import run
+from twin.models import load_model
 from twin.sealed import SEALED, read_sealed
 
 
@@ -120,6 +122,10 @@ def test_a_run_of_another_schedule_is_refused_with_what_differs(
     code, _ = compared(tmp_path, f"sealed={sealed}", f"profiles={tmp_path / 'runs'}")
     assert code == 2
     assert "workload.global_batch" in capsys.readouterr().err
+    # A run names its checkpoint's config.json: another name of the same model.
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(config_of(load_model("longcat-flash-560b"), "bfloat16")), "utf-8")
+    schedule = schedule.replace("model: longcat-flash-560b", f"model: {config}")
     (folder / "schedule.yaml").write_text(schedule, "utf-8")
     code, found = compared(tmp_path, f"sealed={sealed}", f"profiles={tmp_path / 'runs'}")
     assert code == 0
