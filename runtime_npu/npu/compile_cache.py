@@ -89,6 +89,7 @@ class CompileCache:
         entry = {"code": compiled.code, "used": compiled.used, "records": compiled.records}
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)  # what lies in it will be executed
             (folder / ENTRY).write_text(json.dumps(entry), "utf-8")
         except OSError as error:
             raise _unusable(folder, error) from None
@@ -117,7 +118,9 @@ class CompileCache:
 
     def _fault(self, folder: Path, inputs: Mapping[str, str]) -> str | None:
         """Why the folder may not be used; ``None``: it may."""
-        path = folder / MANIFEST
+        path, held = folder / MANIFEST, folder.stat()
+        if held.st_uid != os.getuid() or held.st_mode & 0o022:
+            return "may have been written by somebody else"
         if not path.is_file():
             return "was never finished"
         try:

@@ -116,6 +116,10 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda folder: (folder / "kernel.so").touch(),
         "kernel.so is unknown",
     ),
+    "a folder open to others": (
+        lambda folder: folder.chmod(0o777),
+        "may have been written by somebody else",
+    ),
     "no manifest": (lambda folder: (folder / MANIFEST).unlink(), "was never finished"),
     "half a manifest": (
         lambda folder: (folder / MANIFEST).write_text('{"files": {') and None,
