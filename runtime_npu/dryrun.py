@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hardware_models.errors import InputError, TwinError
 from hardware_models.hardware import load_hardware
@@ -144,13 +144,14 @@ def _lower(
     if "refused" in said:
         raise InputError(*said["refused"])
     lowered = [
-        LoweredOp(**{**op, **_tuples(op, "calls", "glue", "waits")}) for op in said["lowered"]
+        LoweredOp(**{**op, **_tuples(op, "calls", "glue", "waits", "shape")})
+        for op in said["lowered"]
     ]
     records = [OpRecord(**{**record, **_tuples(record, "waits")}) for record in said["records"]]
     return lowered, records
 
 
-def _tuples(item: dict[str, list[str]], *names: str) -> dict[str, tuple[str, ...]]:
+def _tuples(item: dict[str, list[Any]], *names: str) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(item[name]) for name in names}
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
+from schedule_fields import leaves, values
 
 import runtime_npu.parallel.world as world_module
 from hardware_models.errors import InputError
@@ -149,22 +149,6 @@ CASES: dict[str, Case] = {
     ),
     "prefill.micro_batches": Case(PREFILL, {"prefill.micro_batches": 1}),
 }
-
-
-def leaves(kind: Any, path: str = "") -> Iterator[str]:
-    """The paths of all values below a type: ``[]`` for items of a list, ``*`` for any key."""
-    parts = typing.get_args(kind)
-    if len(parts) == 2 and parts[1] is type(None):
-        yield from leaves(parts[0], path)
-    elif dataclasses.is_dataclass(kind):
-        for name, hint in typing.get_type_hints(kind).items():
-            yield from leaves(hint, f"{path}.{name}" if path else name)
-    elif typing.get_origin(kind) is tuple:
-        yield from leaves(parts[0], f"{path}[]")
-    elif parts and typing.get_origin(kind) is not typing.Literal:
-        yield from leaves(parts[1], f"{path}.*")
-    else:
-        yield path
 
 
 def test_every_field_of_a_schedule_has_a_case() -> None:
@@ -309,24 +293,8 @@ def test_a_searched_knob_changes_its_fields_and_no_others(drive: str) -> None:
     schedule = load_schedule(base)
     space = Space(schedule, *_machine(schedule), {drive: knob}, ())
     space.check()
-    first, second = (sorted(_values(space.schedule(index))) for index in (0, 1))
+    first, second = (sorted(values(space.schedule(index))) for index in (0, 1))
     assert {path for path, _ in set(first) ^ set(second)} == expected <= set(CASES)
-
-
-def _values(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """The values of a schedule under their paths as in :func:`leaves`, with their places."""
-    if dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            inner = f"{path}.{field.name}" if path else field.name
-            yield from _values(getattr(value, field.name), inner)
-    elif isinstance(value, Mapping):
-        for key in value:
-            yield from ((at, f"{key}: {text}") for at, text in _values(value[key], f"{path}.*"))
-    elif isinstance(value, tuple):
-        for place, item in enumerate(value):
-            yield from ((at, f"{place}: {text}") for at, text in _values(item, f"{path}[]"))
-    else:
-        yield path, repr(value)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from runtime_npu.lower.groups import group_of_node
 from runtime_npu.lower.lowered import LoweredOp, one, unplanned
-from runtime_npu.lower.trace import Traced, is_glue, op_of
+from runtime_npu.lower.trace import Traced, is_glue, op_of, shape_of
 from runtime_npu.npu.compiler import compiler_config
 from runtime_npu.record import MAIN_STREAM
 from twin.graph.step_graph import PREFETCH_STREAM
@@ -193,6 +193,7 @@ def _op(name: str, launches: Sequence[_Launch], glue: Sequence[str]) -> LoweredO
         waits=tuple(wait for launch in launches for wait in launch.waits),
         prefetch_bytes=sum(_prefetch_bytes(launch) for launch in launches),
         group=groups[0] if groups else None,
+        shape=shape_of(launches[-1].node),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from hardware_models.ops import MatMul, QuantMatMul
 from runtime_npu.compare import differences
 from runtime_npu.lower.lowered import LoweredOp, peer_label, ranks_label
 from runtime_npu.parallel.groups import GroupName, graph_die, members, peers, place_of
@@ -27,7 +28,21 @@ def all_differences(
         *(f"lowered: {line}" for line in differences(issued, graph, die)),
         *(f"issued: {line}" for line in differences(records, graph, die)),
         *(f"lowered: {line}" for line in _group_differences(lowered, deployment, rank)),
+        *(f"lowered: {line}" for line in _size_differences(lowered, graph, die)),
     )
+
+
+def _size_differences(lowered: Sequence[LoweredOp], graph: StepGraph, die: int) -> list[str]:
+    """Products whose sizes are not those that the graph has the time of."""
+    specs = {op.name: op.spec for op in graph.ops if op.die == die}
+    found = []
+    for op in lowered:
+        spec = specs.get(op.name)
+        if isinstance(spec, (MatMul, QuantMatMul)) and len(op.calls) == 1:
+            expected = (spec.m, spec.n)
+            if op.shape != expected:
+                found.append(f"{op.name}: shape is {op.shape}, the step graph has {expected}")
+    return found
 
 
 def _group_differences(

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from hardware_models.hardware import Hardware
 from runtime_npu.backends.npu_order import EagerOrder
-from runtime_npu.lower.launched import AGAIN, Marks, NotedGroups, note, read_launches
+from runtime_npu.lower.launched import AGAIN, Marks, NotedCalls, note, read_launches
 from runtime_npu.lower.lowered import LoweredOp
 from runtime_npu.lower.step import RankPass, rank_step
 from runtime_npu.npu.step_inputs import bind_step
@@ -38,7 +38,7 @@ def launch_eager(
     start = path.stat().st_size
     store = _pretend_hccl(schedule.deployment.total_dies, rank)
     step = rank_step(schedule, spec, hardware, rank, nullcontext(), Marks())
-    with torch.no_grad(), NotedGroups():  # type: ignore[no-untyped-call]
+    with torch.no_grad(), NotedCalls():  # type: ignore[no-untyped-call]
         for word in ("first", AGAIN):
             step.backend.recorder.take()
             note(word)

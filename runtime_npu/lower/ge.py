@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from runtime_npu.lower.groups import group_of_text, ranks_of_text
 from runtime_npu.lower.lowered import Clocks, LoweredOp, one, peer_label, unplanned
-from runtime_npu.lower.trace import Traced, is_glue, op_of
+from runtime_npu.lower.trace import Traced, is_glue, op_of, shape_of
 from runtime_npu.npu.compiler import compiler_config
 from runtime_npu.record import MAIN_STREAM
 from twin.graph.step_graph import PREFETCH_STREAM
@@ -38,6 +38,7 @@ class _Captured:
         self.owners: dict[str, str] = {}
         self.glue: set[str] = set()
         self.sources: dict[str, set[str]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
 
 
 @contextmanager
@@ -61,6 +62,7 @@ def _captured() -> Iterator[_Captured]:
             yield
         name = op_of(node)
         for made in self.graph.op[first:]:
+            captured.shapes[made.name] = shape_of(node)
             if name is not None:
                 captured.owners[made.name] = name
             if is_glue(node):
@@ -139,6 +141,7 @@ def _op(
         else waits,
         prefetch_bytes=sum(node.attr["max_size"].i for node in nodes if node.type == "Cmo"),
         group=next((group for group in map(_group, nodes) if group), None),
+        shape=captured.shapes.get(own[-1].name, ()),
     )
 
 

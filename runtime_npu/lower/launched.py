@@ -13,6 +13,7 @@ from typing_extensions import override
 from runtime_npu.backends.npu_issue import Listener
 from runtime_npu.lower.groups import group_of_call
 from runtime_npu.lower.lowered import LoweredOp, one, ranks_label
+from runtime_npu.lower.trace import first_shape
 
 SETUP = "before the first op"
 AGAIN = "again"
@@ -39,8 +40,8 @@ class Marks(Listener):
         note("done")
 
 
-class NotedGroups(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the group that a call names: the launch of its kernel does not show it."""
+class NotedCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the group that a call names and the shape that it gives: launches show neither."""
 
     @override
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -48,7 +49,9 @@ class NotedGroups(TorchDispatchMode):  # type: ignore[no-untyped-call]
         group = group_of_call(func, args, kwargs or {})
         if group is not None:
             note(f"exchange {group}")
-        return func(*args, **(kwargs or {}))
+        given = func(*args, **(kwargs or {}))
+        note(" ".join(("shape", *map(str, first_shape(given)))))
+        return given
 
 
 def read_launches(lines: Iterable[str], rank: int) -> list[LoweredOp]:
@@ -97,6 +100,7 @@ class _Op:
     glue: list[str] = field(default_factory=list)
     waits: list[str] = field(default_factory=list)
     group: str | None = None
+    shape: tuple[int, ...] = ()
 
 
 class _Reader:
@@ -121,6 +125,8 @@ class _Reader:
             self._is_glue = True
         elif word == "exchange":
             self._ops[self._name].group = " ".join(rest)
+        elif word == "shape" and not self._is_glue:
+            self._ops[self._name].shape = tuple(map(int, rest))
         elif word == "sync":
             self._launch(rest[0], WAITED_FOR)
         elif word in ("launch", "collective"):
@@ -201,4 +207,5 @@ def _lowered(name: str, op: _Op) -> LoweredOp:
         waits=tuple(dict.fromkeys(op.waits)),
         prefetch_bytes=0,
         group=op.group,
+        shape=op.shape,
     )

@@ -11,7 +11,7 @@ HEADINGS = ("op", "stream", "cores", "scope", "becomes")
 
 
 def listing(lowered: Sequence[LoweredOp]) -> list[str]:
-    """A title, headings and a line an op; waits, groups and sizes stand at its end.
+    """A title, headings and a line an op; waits, groups, bytes and shapes stand at its end.
 
     ``(+ Transpose)`` brings the op's result to the next one, and is in no step graph.
     """
@@ -41,5 +41,6 @@ def _columns(op: LoweredOp) -> tuple[str, str, str, str, str]:
 def _notes(op: LoweredOp) -> str:
     notes = [f"{op.prefetch_bytes} B"] if op.prefetch_bytes else []
     notes += [op.group] if op.group else []
+    notes += [" x ".join(map(str, op.shape))] if op.shape else []
     notes += [f"waits for {' and '.join(op.waits)}"] if op.waits else []
     return "; ".join(notes)

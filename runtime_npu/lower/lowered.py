@@ -19,6 +19,7 @@ class LoweredOp:
     ``glue`` are those that bring its result to the next op, and that no step graph has.
     ``aic`` and ``aiv`` are the core limit (``None``: all cores), ``waits`` the ops of other
     streams that its stream waits for before it, ``group`` the ranks that it talks to.
+    ``shape`` is that of the first result of its last call, empty where it is not known.
     """
 
     name: str
@@ -31,6 +32,7 @@ class LoweredOp:
     waits: tuple[str, ...]
     prefetch_bytes: int
     group: str | None
+    shape: tuple[int, ...]
 
     def record(self) -> OpRecord:
         """The same as a record, to be compared with the step graph."""

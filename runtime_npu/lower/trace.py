@@ -106,3 +106,17 @@ def op_of(node: torch.fx.Node) -> str | None:
 def is_glue(node: torch.fx.Node) -> bool:
     """Whether ``node`` only brings its op's result to the next one."""
     return bool(node.meta.get("custom", {}).get(GLUE))
+
+
+def shape_of(node: torch.fx.Node) -> tuple[int, ...]:
+    """The shape of what ``node`` gives first; empty where that is no tensor of fixed sizes."""
+    return first_shape(node.meta.get("val"))
+
+
+def first_shape(given: object) -> tuple[int, ...]:
+    """The same of what a call gave."""
+    first = given[0] if isinstance(given, (tuple, list)) and given else given
+    if not isinstance(first, torch.Tensor):
+        return ()
+    sizes = tuple(first.shape)
+    return sizes if all(isinstance(size, int) for size in sizes) else ()

@@ -59,6 +59,11 @@ def knobs(base: Schedule) -> Mapping[str, Schedule]:
         "no limit on cube cores of moe": with_streams(
             base, main=CoreLimit(aiv=32), moe=CoreLimit(aiv=16)
         ),
+        "name of the first stage": replace(
+            base,
+            stages=(replace(first, name="early"), second),
+            super_kernel=tuple(scope.replace("first", "early") for scope in base.super_kernel),
+        ),
         "limit in the first stage": replace(
             base, stages=(replace(first, streams={"main": CoreLimit(aic=20, aiv=40)}), second)
         ),
@@ -74,6 +79,9 @@ def knobs(base: Schedule) -> Mapping[str, Schedule]:
         "weight of a prefetch": with_first_prefetch(base, weight="dense.1.down"),
         "place of a prefetch": with_first_prefetch(base, after="attention.0.post_norm"),
         "a prefetch less": replace(base, prefetch=base.prefetch[1:]),
+        "batch": replace(base, workload=replace(base.workload, global_batch=16)),
+        "KV length": replace(base, workload=replace(base.workload, kv_tokens=301)),
+        "dies": with_role(base, dies=8, ep=8),
         "drafts": with_next_n(base, 2),
         "no drafts": with_next_n(base, 0),
         "quantisation": replace(base, deployment=replace(base.deployment, quantisation="bf16")),
@@ -174,6 +182,7 @@ def eager() -> Mapping[str, tuple[Schedule, int]]:
     alone = replace(stage, streams={"main": CoreLimit()})
     colocated = {
         "base": PREFILL,
+        "prompt length": replace(PREFILL, workload=replace(PREFILL.workload, kv_tokens=25)),
         "one chunk": replace(PREFILL, moe=MoePlan()),
         "other chunks": replace(PREFILL, moe=MoePlan(chunk_tokens=30)),
         "one micro-batch": replace(PREFILL, prefill=PrefillPlan(micro_batches=1)),
@@ -201,6 +210,31 @@ def eager() -> Mapping[str, tuple[Schedule, int]]:
         "attention of 2:1": (pairs, 3),
         "ffn of 2:1": (pairs, 5),
     }
+
+
+def bases(mode: GraphMode) -> tuple[Schedule, ...]:
+    """Those that the steps of a mode differ from, most in one thing."""
+    if mode == "eager":
+        return (PREFILL, EAGER)
+    return (TWO_STREAMS if mode == "ge_graph" else CAPTURED, afd(mode, ratio=1))
+
+
+SERVED_BY_ONE_GRAPH = ("KV length",)
+"""Steps that lower to what the base does: lengths are inputs."""
+
+APART = {
+    "format": "any other is refused",
+    "model": "its sizes are those of the weights, which the full-size steps show",
+    "workload.acceptance": "what is accepted is known behind the step",
+    "workload.expert_load": "the router decides",
+    "deployment.hardware": "its cores bound the limits, which are lowered as numbers",
+    "deployment.afd.transport": "no other is executed: refused",
+    "stages[].role": "decided by the deployment: any other is refused",
+    "stages[].join": "there is one: any other is refused",
+    "prefetch[].role": "decided by the deployment: any other is refused",
+    "moe.redundant_experts": "not executed: refused",
+}
+"""Fields that change nothing in what is lowered, and why."""
 
 
 VARIANTS: Mapping[str, Mapping[str, tuple[Schedule, int]]] = {

@@ -12,7 +12,7 @@ from small import SMALL, TWO_STREAMS, afd
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
-from hardware_models.ops import PrefetchWeight
+from hardware_models.ops import MatMul, PrefetchWeight, QuantMatMul
 from runtime_npu.backends import npu_order
 from runtime_npu.backends.npu_order import GeOrder
 from runtime_npu.lower.check import all_differences, group_of, partners
@@ -48,6 +48,7 @@ def planned() -> list[LoweredOp]:
                 waits=tuple(GRAPH.ops[d].name for d in op.deps if GRAPH.ops[d].stream != op.stream),
                 prefetch_bytes=size,
                 group=ranks_label(ranks) if len(ranks) > 1 else None,
+                shape=(op.spec.m, op.spec.n) if isinstance(op.spec, (MatMul, QuantMatMul)) else (),
             )
         )
     return ops
@@ -77,6 +78,7 @@ def test_a_perfect_lowering_has_no_difference() -> None:
         ("layer.0.attention.0.all_to_all", {"group": "ranks 2-3"}),
         ("layer.0.attention.0.uv", {"group": "ranks 0-1"}),
         ("lm_head", {"name": "head"}),
+        ("layer.1.dense.0.down", {"shape": (1, 1024)}),
     ],
 )
 def test_every_wrong_attribute_is_a_difference(name: str, changed: dict[str, object]) -> None:
@@ -141,6 +143,8 @@ def test_the_listing_says_that_nothing_was_executed() -> None:
     assert "moe  " in dispatch
     assert "c8v16" in dispatch
     assert dispatch.endswith("ranks 0-3")
+    (down,) = (line for line in lines if line.startswith("layer.0.dense.0.down"))
+    assert down.endswith(f" x {SMALL.hidden_size}")
     shown = {op.name for op in outside_and_first(planned())}
     assert "lm_head" in shown
     assert "layer.0.add" in shown
