@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -135,8 +136,13 @@ def test_drafts_of_split_heads_and_micro_batches_are_lowered(tmp_path: Path) -> 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("standins")
-def test_all_28_layers_can_be_lowered(tmp_path: Path) -> None:
-    assert command("layers=null", f"output={tmp_path}") == 0
+@pytest.mark.parametrize(
+    "words",
+    [["mode=ge_graph"], ["mode=npugraph_ex"], ["schedule=recipe_prefill"]],
+    ids=lambda words: words[0],
+)
+def test_all_28_layers_can_be_lowered(words: list[str], tmp_path: Path) -> None:
+    assert command("layers=null", *words, f"output={tmp_path}") == 0
     assert len([op for op in result(tmp_path)["ops"] if op["name"].endswith(".add")]) == 28
 
 
