@@ -109,6 +109,23 @@ def test_both_roles_of_the_recipes_afd_are_lowered_as_scheduled(
         assert (transfer["stream"], transfer["group"]) == ("link", f"rank {peer}")
 
 
+@pytest.mark.nightly
+@pytest.mark.usefixtures("standins")
+@pytest.mark.parametrize(
+    ("scenario", "ranks"), [("colocated", (37,)), ("afd", (3, 70)), ("long_context", (5,))]
+)
+def test_what_a_search_finds_is_lowered_as_scheduled(
+    scenario: str, ranks: tuple[int, ...], tmp_path: Path
+) -> None:
+    found = tmp_path / "search"
+    search = [sys.executable, "-m", "twin.search", f"scenario={scenario}", f"output={found}"]
+    subprocess.run(search, check=True, capture_output=True)
+    for mode in ("ge_graph", "npugraph_ex"):
+        for rank in ranks:
+            words = [f"schedule={found}/schedule.yaml", f"mode={mode}", f"rank={rank}"]
+            assert command(*words, f"output={tmp_path}/{mode}_{rank}") == 0
+
+
 def test_what_no_run_executes_is_not_lowered_either(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
