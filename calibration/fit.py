@@ -31,6 +31,7 @@ from calibration.tables.own import shipped_kernels
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware, load_hardware, render_hardware, shipped_text
 from hardware_models.shapes import ranges_of
+from twin.choices import HardwareChoice
 from twin.cli import run
 from twin.graph.build import build_step_graph
 from twin.report.table import console as wide_console
@@ -44,7 +45,7 @@ SISTERS = ("a3-560t",)
 class FitConfig:
     """Configuration of the command: the die that is fitted, to published rows or to a profile."""
 
-    die: str
+    hardware: HardwareChoice
     profiles: str | None
     schedule: str
     kv_tokens: int
@@ -61,11 +62,15 @@ def main(config: FitConfig, folder: Path) -> None:
             kv_tokens=config.kv_tokens,
             ep=config.ep,
         )
-        fit_profiles(options, config.die, folder)
+        fit_profiles(options, config.hardware, folder)
         write_timing(folder, time.perf_counter() - began, {})
         return
-    if config.die != STEPS_DIE:
-        raise InputError("die", config.die, f"{STEPS_DIE}, the die with published steps")
+    if config.hardware.die != STEPS_DIE:
+        allowed = f"{STEPS_DIE}, the die with published steps"
+        raise InputError("hardware.die", config.hardware.die, allowed)
+    if config.hardware.values:
+        allowed = "none without profiles: published rows are fitted from the shipped values"
+        raise InputError("hardware.values", dict(config.hardware.values), allowed)
     rows, kernels = shipped_measurements(), shipped_kernels()
     dies = {name: load_hardware(name) for name in (DONOR, STEPS_DIE)}
     columns = (SpinnerColumn(), TextColumn("fitting: {task.completed} evaluations"))

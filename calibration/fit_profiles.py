@@ -21,12 +21,12 @@ from hardware_models.demand import OpSpec
 from hardware_models.errors import InputError
 from hardware_models.hardware import (
     Hardware,
-    load_hardware,
     render_hardware,
     shipped_hardware,
     shipped_text,
 )
 from hardware_models.yaml_io import read_text
+from twin.choices import HardwareChoice
 from twin.graph.build import build_step_graph
 from twin.models import load_model
 from twin.report.table import console as wide_console
@@ -59,7 +59,7 @@ class ProfileFitOptions:
                 raise InputError(key, value, "a whole number from 0 (0: not known)")
 
 
-def fit_profiles(options: ProfileFitOptions, die: str, folder: Path) -> None:
+def fit_profiles(options: ProfileFitOptions, choice: HardwareChoice, folder: Path) -> None:
     """Fit the die to the profile, write its parameter file and result.json, and print.
 
     Raises:
@@ -67,7 +67,10 @@ def fit_profiles(options: ProfileFitOptions, die: str, folder: Path) -> None:
             has a model.
     """
     options.check()
-    hardware = load_hardware(die)
+    die = choice.die
+    if die is None:
+        raise InputError("hardware.die", die, "the die that the profile was taken on, or its file")
+    hardware = choice.load(die)
     specs = _step_specs(options.schedule, hardware)
     runs = find_runs(Path(options.profiles))
     name = shown(Path(options.profiles).resolve().name)

@@ -51,7 +51,7 @@ def measure(
 
 def close(folder: Path, base: str, seen: Path, unseen: Path) -> dict[str, Any]:
     """Fit to the runs in ``seen``, predict those in ``unseen``: the comparison's result."""
-    fitted = ("die=cpu", f"profiles={seen}", f"schedule={base}", f"output={folder / 'fit'}")
+    fitted = ("hardware=cpu", f"profiles={seen}", f"schedule={base}", f"output={folder / 'fit'}")
     assert run("fit", FitConfig, fit_main, fitted) == 0
     against = (f"profiles={unseen}", f"hardware.die={folder / 'fit' / 'cpu.yaml'}", "draws=0")
     output = f"output={folder / 'compare'}"

@@ -130,7 +130,7 @@ def test_a_parameter_at_its_limit_is_measured_from_one_side() -> None:
     [
         (["profiles=nowhere"], "nowhere"),
         (["profiles={other}"], "kernels that are modelled"),
-        (["profiles={good}", "die=a9"], "a9"),
+        (["profiles={good}", "hardware.die=a9"], "a9"),
         (["profiles={good}", "schedule=nowhere"], "nowhere"),
         (["profiles={good}", "ep=-1"], "ep"),
     ],
