@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import platform
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -26,6 +27,7 @@ _PACKAGES = ("hardware_models", "twin")
 _COMPUTE = ("numba", "numpy", "scipy")
 # Items that wait on the cluster for each one that is worked on: no worker waits for this process.
 _AHEAD = 2
+_PATIENCE_S = 5.0
 
 
 class RayNodes(Workers):
@@ -47,6 +49,7 @@ class RayNodes(Workers):
         # Nobody asked for statistics about this use to be sent anywhere.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if not self._ray.is_initialized():
+            _check_reachable(os.environ.get("RAY_ADDRESS", ""))
             try:
                 self._ray.init(logging_level=logging.ERROR, log_to_driver=False)
             except (ConnectionError, RuntimeError, ValueError) as error:
@@ -98,6 +101,17 @@ class RayNodes(Workers):
         if not isinstance(error, self._ray.exceptions.RayError):
             return error
         return MachineError(f"Ray: {str(error).splitlines()[0]}")
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse a ``host:port`` that nobody answers at: Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), _PATIENCE_S).close()
+    except (OSError, OverflowError) as error:
+        raise MachineError(f"Ray: RAY_ADDRESS {address} cannot be reached: {error}") from None
 
 
 def _call(code: str, work: Callable[[Any], Any], item: Any) -> Any:

@@ -88,6 +88,26 @@ def test_what_a_lost_node_was_at_is_done_elsewhere(cluster: Any) -> None:
     assert sorted(place for place, _ in found) == list(range(40))
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_a_cluster_that_is_not_there_is_exit_4_at_once(
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(ray_nodes, "import_module", lambda _: NoRay())
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert search(tmp_path, "search.executor=ray") == 4
+    assert f"RAY_ADDRESS {address} cannot be reached" in capsys.readouterr().err
+
+
+class NoRay:
+    """Ray before it is connected; anything more is not asked for."""
+
+    def is_initialized(self) -> bool:
+        return False
+
+
 def test_a_missing_ray_is_exit_4_and_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
