@@ -67,9 +67,7 @@ def fit_profiles(options: ProfileFitOptions, choice: HardwareChoice, folder: Pat
             has a model.
     """
     options.check()
-    die = choice.die
-    if die is None:
-        raise InputError("hardware.die", die, "the die that the profile was taken on, or its file")
+    die = choice.die or load_schedule(options.schedule).deployment.hardware
     hardware = choice.load(die)
     specs = _step_specs(options.schedule, hardware)
     runs = find_runs(Path(options.profiles))
