@@ -14,7 +14,7 @@ from twin.search.config import SearchConfig
 from twin.search.shards import POINTS, SHARDS
 
 SPACE = ["scenario=afd", "search.knobs.ratio.levels=[1]", "search.knobs.micro_batches.levels=[1]"]
-SPACE += ["draws=0", "top=1"]
+SPACE += ["search.knobs.router.levels=[1]", "search.knobs.w13.levels=[0.5,1]", "draws=0", "top=1"]
 
 
 def shards(folder: Path) -> list[Path]:
