@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from hardware_models.ops.tiling import DType
@@ -68,10 +69,19 @@ class StepShapes:
         return self.rows(sequences) * self.schedule.deployment.attention.attention_tp
 
     def head_rows(self, sequences: int) -> int:
-        """Token rows on one attention die that reach lm_head: in prefill each prompt's last."""
+        """Token rows on one attention die that reach lm_head.
+
+        In prefill each prompt's last, of all micro-batches: dies that split a group's rows hold
+        more or fewer of these, and are padded to the most.
+        """
         if not self.schedule.workload.is_prefill:
             return self.rows(sequences)
-        return math.ceil(sequences / self.schedule.deployment.attention.attention_tp)
+        held = Counter(
+            ((prompt + 1) * self.rows_per_sequence - 1) // self.rows(part)
+            for part in self.micro_batches
+            for prompt in range(part)
+        )
+        return max(held.values())
 
     def moe_chunks(self, sequences: int) -> tuple[int, ...]:
         """Token rows of an attention die that go through the experts at once, chunk by chunk."""

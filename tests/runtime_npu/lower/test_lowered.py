@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import SMALL, TWO_STREAMS, afd
+from hypothesis import given
+from hypothesis import strategies as st
+from small import PREFILL, ROLE, SMALL, TWO_STREAMS, afd, with_role
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
@@ -21,7 +23,11 @@ from runtime_npu.lower.listing import TITLE, listing, outside_and_first
 from runtime_npu.lower.lowered import Clocks, LoweredOp, MixedError, one, peer_label, ranks_label
 from runtime_npu.npu.forms import Forms, UnboundError, bind_weights
 from runtime_npu.parallel.groups import graph_die, members, place_of
+from runtime_npu.parallel.layout import Layout, last_rows
+from runtime_npu.plan import prefill_order
 from twin.graph.build import build_step_graph
+from twin.graph.shapes import step_shapes
+from twin.schedule import PrefillPlan
 
 HARDWARE = load_hardware("a3-752t")
 GRAPH = build_step_graph(TWO_STREAMS, SMALL, HARDWARE)
@@ -230,3 +236,23 @@ def test_a_form_is_found_by_views_of_all_of_it_and_by_no_other() -> None:
     for other in (model.uk[1:], torch.rand(2, 3, 4)):
         with pytest.raises(UnboundError):
             forms.of(other)
+
+
+@given(
+    prompts=st.integers(1, 12),
+    tokens=st.integers(1, 9),
+    tp=st.sampled_from((1, 2, 4)),
+    parts=st.integers(1, 3),
+)
+def test_lm_head_gets_as_many_prompts_as_the_twin_counts(
+    prompts: int, tokens: int, tp: int, parts: int
+) -> None:
+    """Split over dies, the ends of prompts need not lie evenly."""
+    workload = replace(PREFILL.workload, global_batch=prompts, kv_tokens=tokens)
+    schedule = replace(with_role(PREFILL, attention_tp=tp, o_proj_tp=tp), workload=workload)
+    per_group = -(-prompts // (ROLE.dies // tp))
+    schedule = replace(schedule, prefill=PrefillPlan(micro_batches=min(parts, per_group)))
+    layout = Layout(schedule.deployment, prompts, prefill_order(schedule))
+    counts = [tokens] * prompts
+    found = last_rows(layout, layout.parts("prefill", counts), counts)
+    assert len(found.rows[0]) == step_shapes(schedule, SMALL).head_rows(per_group)
