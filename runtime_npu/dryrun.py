@@ -1,7 +1,8 @@
-"""`python -m runtime_npu.dryrun`: what the hardware would be told of a decode step.
+"""`python -m runtime_npu.dryrun`: what the hardware would be told of a step.
 
-The real torch_npu and torchair lower the step of one rank; stand-ins take the place of CANN.
-The lowered ops are compared with the step graph, and so is what the model issued.
+The real torch_npu and torchair lower the step of one rank, or torch_npu launches it where it is
+eager; stand-ins take the place of CANN.  The lowered ops are compared with the step graph, and
+so is what the model issued.
 """
 
 from __future__ import annotations
