@@ -12,6 +12,7 @@ from twin.deployment import Afd
 from twin.engine.options import DEFAULT_OPTIONS, EngineOptions
 from twin.evaluate import throughput_of
 from twin.schedule_io import dump_schedule
+from twin.search.code_version import code_version
 from twin.search.explore import Found, Levels, descend, explore, root_bound_us
 from twin.search.space import Space
 from twin.search.structure import Infeasible, Structure, structural_places
@@ -74,7 +75,7 @@ class Explorer:
             )
         )
         self.space_key = hashlib.sha256(text.encode()).hexdigest()
-        whole = f"{text} {tolerance} {options}"
+        whole = f"{text} {tolerance} {options} {code_version()}"
         self.fingerprint = hashlib.sha256(whole.encode()).hexdigest()
 
     def structure(self, number: int) -> Structure:

@@ -6,25 +6,19 @@ writes.  A node that is lost costs the items that it was at, which Ray runs agai
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import platform
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from importlib import import_module
-from importlib.metadata import version
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
 from hardware_models.errors import MachineError
+from twin.search.code_version import code_version
 from twin.search.pool import Item, Result, Work, Workers
 
-_PACKAGES = ("hardware_models", "twin")
-_COMPUTE = ("numba", "numpy", "scipy")
 # Items that wait on the cluster for each one that is worked on: no worker waits for this process.
 _AHEAD = 2
 _PATIENCE_S = 5.0
@@ -122,26 +116,6 @@ def _call(code: str, work: Callable[[Any], Any], item: Any) -> Any:
             "version of longcat-twin on every node"
         )
     return work(item)
-
-
-@cache
-def code_version() -> str:
-    """What decides the bits of a result: the sources here, and the packages that compute."""
-    digest = hashlib.sha256()
-    for package in _PACKAGES:
-        for path, source in sorted(_sources(files(package), package)):
-            digest.update(path.encode() + b"\0" + source + b"\0")
-    packages = " ".join(f"{name} {version(name)}" for name in _COMPUTE)
-    return f"longcat-twin {version('longcat-twin')} {digest.hexdigest()[:12]}, {packages}"
-
-
-def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
-    for item in folder.iterdir():
-        inner = f"{path}/{item.name}"
-        if item.is_dir():
-            yield from _sources(item, inner)
-        elif item.name.endswith((".py", ".yaml")):
-            yield inner, item.read_bytes()
 
 
 def _ray() -> Any:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import twin.search.explorer as explorer_module
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from twin.choices import Level
@@ -205,6 +206,17 @@ def test_what_another_search_left_is_not_taken(tmp_path: Path) -> None:
     assert swept("dies", tmp_path) == swept("dies", tmp_path / "..")
     assert before.items() < shards(tmp_path).items()
     assert DEADLOCK not in whole_reasons()
+
+
+def test_what_another_version_left_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept("dies", tmp_path)
+    before = shards(tmp_path)
+    monkeypatch.setattr(explorer_module, "code_version", lambda: "longcat-twin 0.0.0")
+    swept("dies", tmp_path)
+    assert before.items() < shards(tmp_path).items()
+    assert len(shards(tmp_path)) == 2 * len(before)
 
 
 @pytest.mark.parametrize("wrong", [b"", b"PAR1", b"no Parquet at all", "another"])
