@@ -16,6 +16,7 @@ from hardware_models.hardware import load_hardware
 from twin.engine.compiled import flatten, simulate
 from twin.engine.compiled.bound import ALWAYS, Option, StepBound
 from twin.engine.compiled.plan import Grid, Plan
+from twin.engine.fluid import GRID_PER_US
 from twin.engine.options import EngineOptions
 from twin.graph.step_graph import StepGraph
 from twin.models import load_model
@@ -62,6 +63,16 @@ def test_no_reader_finds_more_than_l2_holds() -> None:
     # 100 KB of L2 hold half of it; the other half comes at 10 GB/s.
     assert simulate(build.graph(), ALONE).makespan_us == us(110.0)
     assert _bound_us(build.graph()) == pytest.approx(110.0, rel=2e-9)
+
+
+def test_ops_as_short_as_the_grid_of_times_are_rounded_below_the_bound() -> None:
+    build = Builder()
+    for i in range(20):
+        build.add(f"short.{i}", cube_us=1.4 / GRID_PER_US)
+    graph = build.graph()
+    makespan_us = simulate(graph, ALONE).makespan_us
+    assert makespan_us < 20 * 1.4 / GRID_PER_US
+    assert _bound_us(graph) <= makespan_us
 
 
 def _grid(base: Schedule) -> tuple[Grid, list[int]]:

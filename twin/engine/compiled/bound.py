@@ -24,8 +24,11 @@ import numpy.typing as npt
 from twin.engine.compiled.flat import FlatGraph
 from twin.engine.compiled.layout import NONE, Floats, Ints, Records
 from twin.engine.compiled.path import chain
+from twin.engine.fluid import GRID_PER_US
 
-# Every computed time of a run is rounded to the grid; a bound stays below all of them.
+# Every computed time of a run is rounded to the grid, an op's head and its body each; a bound
+# stays below all of them, and below the rounding of its own sums.
+_GRIDS_PER_OP = 2
 _SLACK = 1e-9
 
 Mask = npt.NDArray[np.bool_]
@@ -84,7 +87,8 @@ class StepBound:
         bound_us = float(self._queue_us.max(initial=0.0))
         if self._contention:
             bound_us = max(bound_us, self._resource_us(rows, klass, body_us[chosen]))
-        return bound_us * (1.0 - _SLACK)
+        rounded_us = _GRIDS_PER_OP * len(self._free_us) / GRID_PER_US
+        return max(bound_us * (1.0 - _SLACK) - rounded_us, 0.0)
 
     def _body_us(self, chosen: Mask) -> Floats:
         """Least time of each option's body alone, with the most in L2 that ``chosen`` allows."""
