@@ -22,6 +22,7 @@ from hardware_models.hardware import load_hardware
 from runtime_npu.lower.check import all_differences
 from runtime_npu.lower.listing import TITLE, listing, outside_and_first
 from runtime_npu.lower.lowered import LoweredOp
+from runtime_npu.npu.check import check_transport
 from runtime_npu.parallel.groups import place_of
 from runtime_npu.plan import check_supported
 from runtime_npu.record import OpRecord
@@ -119,6 +120,7 @@ def dry_run(options: DryrunOptions, folder: Path) -> DryRun:
 def _check_lowered(schedule: Schedule, source: str) -> None:
     """Refuse by name what is not lowered: all that no run executes, and more."""
     check_supported(schedule, source)
+    check_transport(schedule, source)
     deployment = schedule.deployment
     for field, value, allowed in (
         ("deployment.quantisation", deployment.quantisation, ("bf16", "w8a8")),

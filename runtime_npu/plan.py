@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hardware_models.errors import InputError
+from hardware_models.ops.vector_transfer import DEFAULT_CORES
 from twin.deployment import Role
 from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
 from twin.validate.deployment import MOST_ROWS
@@ -30,11 +31,16 @@ class MainStage:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """The schedule of every layer; ``moe`` is ``None`` where the MoE runs on main."""
+    """The schedule of every layer; ``moe`` is ``None`` where the MoE runs on main.
+
+    ``links`` are the core limits of the transfers that an AFD die runs side by side; empty:
+    they hold no cores.
+    """
 
     stages: tuple[MainStage, ...]
     moe: Lane | None = None
     prefetches: tuple[Prefetch, ...] = ()
+    links: tuple[CoreLimit, ...] = ()
 
 
 PLAIN = LayerPlan((MainStage(Lane("main", CoreLimit(), None), None),))
@@ -64,10 +70,13 @@ def prefill_order(schedule: Schedule) -> PrefillOrder:
     """How ``schedule`` wants prompts to run.
 
     One for decode says nothing about them: one stream, and a die's experts are sent, by each die
-    that they serve, its share of the most rows that the fused dispatch takes.
+    that they serve, its share of the most rows that the fused dispatch takes (direct transfers
+    take each die's rows apart).
     """
     if not schedule.workload.is_prefill:
-        return PrefillOrder(chunk_tokens=max(1, MOST_ROWS // schedule.deployment.attention_ratio))
+        deployment = schedule.deployment
+        served = 1 if deployment.is_direct else deployment.attention_ratio
+        return PrefillOrder(chunk_tokens=max(1, MOST_ROWS // served))
     overlaps = schedule.micro_batches > 1 and "link" in schedule.stages[0].streams
     return PrefillOrder(
         micro_batches=schedule.micro_batches,
@@ -96,7 +105,20 @@ def layer_plan(schedule: Schedule, role: Role = "colocated") -> LayerPlan:
         stages=tuple(MainStage(_lane(schedule, stage, "main"), stage.ends_after) for stage in own),
         moe=next((_lane(schedule, stage, "moe") for stage in own if "moe" in stage.streams), None),
         prefetches=schedule.prefetches_of(role),
+        links=_link_limits(schedule, role, own),
     )
+
+
+def _link_limits(schedule: Schedule, role: Role, stages: Sequence[Stage]) -> tuple[CoreLimit, ...]:
+    """The vector cores of a role's transfers, dealt out among those that run side by side."""
+    afd = schedule.deployment.afd
+    if afd is None or not afd.holds_cores:
+        return ()
+    asked, parts = stages[-1].streams["link"].aiv, 1
+    if role == "ffn":
+        parts = schedule.deployment.attention_ratio
+    each, rest = divmod(DEFAULT_CORES if asked is None else asked, parts)
+    return tuple(CoreLimit(aiv=each + (part < rest)) for part in range(parts))
 
 
 def _lane(schedule: Schedule, stage: Stage, stream: str) -> Lane:
@@ -118,10 +140,13 @@ def check_supported(schedule: Schedule, source: str) -> None:
     """
     afd = schedule.deployment.afd
 
-    def require(field: str, value: object, executed: object) -> None:
-        if value != executed:
-            raise InputError(field, value, f"{executed} (what the runtime executes)", source)
+    def refuse(field: str, value: object, allowed: str) -> None:
+        raise InputError(field, value, f"{allowed} (what the runtime executes)", source)
 
-    require("moe.redundant_experts", schedule.moe.redundant_experts, 0)
-    if afd is not None:
-        require("deployment.afd.transport", afd.transport, "sdma_pairs")
+    if schedule.moe.redundant_experts != 0:
+        refuse("moe.redundant_experts", schedule.moe.redundant_experts, "0")
+    if afd is not None and afd.transport == "camp2p":
+        allowed = (
+            "sdma_pairs or direct: vLLM's AFD plugin moves rows so, torch_npu has no op for it"
+        )
+        refuse("deployment.afd.transport", afd.transport, allowed)

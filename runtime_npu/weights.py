@@ -177,9 +177,10 @@ def parameters(
         for half in (0, 1) if shard.holds_attention else ():
             local |= _attention(spec, read, base, f".{half}", f"attention.{half}")
             local |= ffn.dense(f"{base}.mlps.{half}", f"dense.{half}")
-        if shard.holds_experts:
+        if shard.holds_router:
             local["moe.router"] = own(f"{base}.mlp.router.classifier.weight")
             local["moe.correction_bias"] = own(f"{base}.mlp.router.e_score_correction_bias")
+        if shard.holds_experts:
             local |= ffn.experts(f"{base}.mlp.experts", shard.experts)
         state |= {f"layers.{layer}.{name}": tensor for name, tensor in local.items()}
     if contents.mtp and shard.holds_attention:

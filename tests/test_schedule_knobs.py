@@ -128,8 +128,8 @@ CASES: dict[str, Case] = {
     "deployment.roles.*.embed_tp": Case(TWO, {f"{ROLE}.embed_tp": 2}),
     "deployment.afd.transport": Case(
         AFD,
-        {"deployment.afd.transport": "camp2p"},
-        runtime=Runtime(refused="deployment.afd.transport"),
+        {"deployment.afd.transport": "direct"},
+        given={"prefetch": []},
     ),
     "deployment.afd.micro_batches": Case(AFD, {"deployment.afd.micro_batches": 2}),
     "stages[].name": Case(TINY, {"stages.0.name": "early"}, too={"super_kernel.0": "early"}),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime_npu.backends.direct import DirectOps
 from runtime_npu.backends.prefill import PrefillOps
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.parallel.communicator import Communicator
@@ -58,7 +59,7 @@ class Dispatched:
     group: Communicator
 
 
-class Backend(PrefillOps, ABC):
+class Backend(PrefillOps, DirectOps, ABC):
     """Ops on tensors, and where they are issued: stream, core limit, SuperKernel scope.
 
     T counts token rows.  Ops do not change their arguments, except that what makes a

@@ -12,7 +12,8 @@ from typing_extensions import override
 from runtime_npu.backends.base import Dispatched, PrologWeights
 from runtime_npu.backends.paged import attend_pages
 from runtime_npu.backends.prefill import Routed
-from runtime_npu.backends.reference_prefill import ReferencePrefill, split_scale
+from runtime_npu.backends.reference_direct import ReferenceDirect
+from runtime_npu.backends.reference_prefill import split_scale
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.model.online_softmax import Attended, merge
 from runtime_npu.parallel.communicator import Communicator
@@ -23,7 +24,7 @@ from runtime_npu.rope import Rope
 from runtime_npu.sampling import Draw, nucleus
 
 
-class ReferenceBackend(ReferencePrefill):
+class ReferenceBackend(ReferenceDirect):
     """Says what each op computes; streams, limits, scopes and prefetches are only recorded.
 
     Sums run in fp32 where a fused kernel keeps them in fp32 (norms, softmax, combine);

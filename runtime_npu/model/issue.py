@@ -103,10 +103,11 @@ class Issuer:
             yield
 
     @contextmanager
-    def link(self, name: str = "link") -> Iterator[None]:
-        """Transfers inside run on the link stream ``name``: no cores, no scope."""
+    def link(self, name: str = "link", part: int = 0) -> Iterator[None]:
+        """Transfers inside run on the link stream ``name``, the ``part``-th: no scope."""
         with ExitStack() as stack:
-            self._enter(stack, Lane(name, CoreLimit(), None))
+            limits = self._plan.links
+            self._enter(stack, Lane(name, limits[part] if limits else CoreLimit(), None))
             yield
 
     @contextmanager

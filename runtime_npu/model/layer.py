@@ -12,6 +12,7 @@ from runtime_npu.batch import Batch
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.model.attention import Attention
 from runtime_npu.model.dense import Dense
+from runtime_npu.model.direct import DirectExperts
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.moe import Moe
 from runtime_npu.model.pieces import Pieces, finish
@@ -58,10 +59,13 @@ class Layer(nn.Module):
         # Registered under the schedule's names, so that a weight is found by its name.
         self.attention = nn.ModuleList(self._attentions)
         self.dense = nn.ModuleList(self._denses)
-        self._experts: LocalExperts | RemoteExperts
-        if shard.holds_experts:
+        self._experts: LocalExperts | RemoteExperts | DirectExperts
+        if shard.holds_router:
             self.moe = Moe(spec, dtype, shard, groups)
+        if shard.holds_experts:
             self._experts = LocalExperts(self.moe, chunk_tokens)
+        elif shard.holds_router:
+            self._experts = DirectExperts(self.moe, world.links, chunk_tokens)
         else:
             self._experts = RemoteExperts(world.links[0], chunk_tokens)
 

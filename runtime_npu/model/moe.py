@@ -19,6 +19,9 @@ class Moe(nn.Module):
     ``router`` and ``correction_bias`` are fp32 whatever the model's dtype.  ``w13`` holds,
     per expert, the gate's rows, then the up projection's.  In int8 each expert's weights have
     a scale per output channel, and every row that is sent one of its own.
+
+    Under AFD's direct transport the router is on attention dies, the experts on FFN dies: each
+    has its part alone.
     """
 
     def __init__(self, spec: ModelSpec, dtype: torch.dtype, shard: Shard, groups: Groups) -> None:
@@ -27,12 +30,16 @@ class Moe(nn.Module):
         self.experts = spec.n_routed_experts
         self.topk = spec.moe_topk
         self.scale = spec.routed_scaling_factor
-        hidden, width = spec.hidden_size, spec.expert_ffn_hidden_size
-        self.router = parameter(spec.router_width, hidden, dtype=torch.float32)
-        self.correction_bias = parameter(spec.router_width, dtype=torch.float32)
-        held = len(shard.experts)
         self._dtype = dtype
         self.is_int8 = shard.int8_ffns
+        if shard.holds_router:
+            self.router = parameter(spec.router_width, spec.hidden_size, dtype=torch.float32)
+            self.correction_bias = parameter(spec.router_width, dtype=torch.float32)
+        if shard.holds_experts:
+            self._add_experts(spec, dtype, len(shard.experts))
+
+    def _add_experts(self, spec: ModelSpec, dtype: torch.dtype, held: int) -> None:
+        hidden, width = spec.hidden_size, spec.expert_ffn_hidden_size
         stored = torch.int8 if self.is_int8 else dtype
         self.w13 = parameter(held, 2 * width, hidden, dtype=stored)
         self.w2 = parameter(held, hidden, width, dtype=stored)

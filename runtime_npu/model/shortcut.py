@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import torch
+from typing_extensions import override
 
 from runtime_npu.model.chunks import chunks
 from runtime_npu.model.double_routing import DoubleRouting
@@ -53,15 +55,14 @@ class LocalExperts:
         return ticket.rows
 
 
-class RemoteExperts:
-    """The MoE on the FFN die at the other end of ``link``.
+class AwayExperts(ABC):
+    """The MoE on other dies, which rows are sent to and come back from.
 
     In prefill at most ``chunk_tokens`` rows are sent at once, and each chunk but the last is
     back before the next but one leaves.
     """
 
-    def __init__(self, link: Link, chunk_tokens: int | None) -> None:
-        self._link = link
+    def __init__(self, chunk_tokens: int | None) -> None:
         self._chunk_tokens = chunk_tokens
 
     def start(self, issue: Issuer, u: torch.Tensor, phase: Phase) -> Pieces[Ticket]:
@@ -69,10 +70,9 @@ class RemoteExperts:
         yield from ()
         parts = chunks(len(u), self._chunk_tokens if phase == "prefill" else None)
         rows = torch.split(u, [size for _, size in parts])
-        ready = issue.backend.signal()
-        ticket = self._send(issue, parts[0][0], rows[0], ready)
+        ticket = self._send(issue, parts[0][0], rows[0])
         for (label, _), chunk in zip(parts[1:], rows[1:], strict=True):
-            following = self._send(issue, label, chunk, ready)
+            following = self._send(issue, label, chunk)
             came, _ = self._receive(issue, ticket)
             ticket = replace(following, back=(*ticket.back, came))
         return ticket
@@ -83,12 +83,31 @@ class RemoteExperts:
         issue.backend.wait(received)
         return torch.cat((*ticket.back, rows)) if ticket.back else rows
 
-    def _send(self, issue: Issuer, label: str, rows: torch.Tensor, ready: Event) -> Ticket:
+    @abstractmethod
+    def _send(self, issue: Issuer, label: str, rows: torch.Tensor) -> Ticket:
+        """Issue what sends ``rows``."""
+
+    @abstractmethod
+    def _receive(self, issue: Issuer, ticket: Ticket) -> tuple[torch.Tensor, Event]:
+        """Issue what receives the MoE's output of the rows sent last; the event behind it."""
+
+
+class RemoteExperts(AwayExperts):
+    """Those on the FFN die at the other end of ``link``, which routes too."""
+
+    def __init__(self, link: Link, chunk_tokens: int | None) -> None:
+        super().__init__(chunk_tokens)
+        self._link = link
+
+    @override
+    def _send(self, issue: Issuer, label: str, rows: torch.Tensor) -> Ticket:
+        ready = issue.backend.signal()
         with issue.link():
             issue.backend.wait(ready)
             issue(f"afd{label}.send", issue.backend.send, rows, self._link)
             return Ticket(rows, issue.backend.signal(), label)
 
+    @override
     def _receive(self, issue: Issuer, ticket: Ticket) -> tuple[torch.Tensor, Event]:
         backend, sent = issue.backend, ticket.rows
         with issue.link():

@@ -9,6 +9,17 @@ from twin.schedule import Schedule
 QUANTISATIONS = ("bf16", "w8a8")
 
 
+def check_transport(schedule: Schedule, source: str) -> None:
+    """Refuse AFD's direct transport, which the npu backend leaves out.
+
+    Raises:
+        InputError: names it.
+    """
+    if schedule.deployment.is_direct:
+        allowed = "sdma_pairs on an NPU (direct runs on the CPU)"
+        raise InputError("deployment.afd.transport", "direct", allowed, source)
+
+
 def check_for_npu(options: RunOptions, schedule: Schedule) -> None:
     """Refuse what only the reference backend does.
 
@@ -19,5 +30,6 @@ def check_for_npu(options: RunOptions, schedule: Schedule) -> None:
     if quantisation not in QUANTISATIONS:
         allowed = f"{' or '.join(QUANTISATIONS)} (what fused ops compute in)"
         raise InputError("deployment.quantisation", quantisation, allowed, source)
+    check_transport(schedule, source)
     if options.temperature > 0:
         raise InputError("temperature", options.temperature, "0 (greedy) with device=npu")

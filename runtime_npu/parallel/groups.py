@@ -1,7 +1,7 @@
 """Ranks of a deployment: roles, and the groups of consecutive dies that exchange with each other.
 
 A rank is one die.  With AFD the attention dies come first, then the FFN dies; FFN die j
-serves the attention dies j r .. j r + r - 1 of A = r F.
+serves the attention dies j r .. j r + r - 1 of A = r F, or under direct all of them.
 """
 
 from __future__ import annotations
@@ -59,12 +59,17 @@ def peers(deployment: Deployment, rank: int) -> tuple[int, ...]:
     if not deployment.is_afd:
         return ()
     ratio, place = deployment.attention_ratio, place_of(deployment, rank)
+    if deployment.is_direct:
+        attention, ranks = deployment.attention.dies, range(deployment.total_dies)
+        return tuple(ranks[attention:] if place.role == "attention" else ranks[:attention])
     if place.role == "attention":
         return (rank_of(deployment, Place("ffn", place.number // ratio)),)
     first = place.number * ratio
     return tuple(range(first, first + ratio))
 
 
-def pair(rank: int, peer: int) -> tuple[int, int]:
-    """The group of two in which ``rank`` and ``peer`` send and receive."""
+def link_group(deployment: Deployment, rank: int, peer: int) -> tuple[int, ...]:
+    """The group in which ``rank`` and ``peer`` send and receive: the two, or under direct all."""
+    if deployment.is_direct:
+        return tuple(range(deployment.total_dies))
     return min(rank, peer), max(rank, peer)

@@ -16,8 +16,8 @@ class Shard:
 
     ``heads`` are those whose queries it computes in decode, ``o_proj`` the columns of o_proj,
     ``dense`` the inner channels of the dense FFNs, ``lm_head`` and ``embed`` token ids.
-    ``holds_attention`` and ``holds_experts`` say what its role has at all, ``int8_ffns``
-    whether FFNs are held in int8, with scales.
+    ``holds_attention``, ``holds_experts`` and ``holds_router`` say what its role has at all,
+    ``int8_ffns`` whether FFNs are held in int8, with scales.
     """
 
     heads: range
@@ -28,6 +28,7 @@ class Shard:
     embed: range
     holds_attention: bool
     holds_experts: bool
+    holds_router: bool
     int8_ffns: bool
 
 
@@ -50,6 +51,7 @@ def shard_of(spec: ModelSpec, deployment: Deployment, rank: int) -> Shard:
         embed=part(spec.vocab_size, "embed_tp"),
         holds_attention=role != "ffn",
         holds_experts=role != "attention",
+        holds_router=role == deployment.router_role,
         int8_ffns=deployment.quantisation == "w8a8",
     )
 

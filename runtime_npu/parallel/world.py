@@ -11,11 +11,19 @@ import torch
 import torch.distributed as dist
 
 from runtime_npu.parallel.communicator import Communicator, exchanging
-from runtime_npu.parallel.groups import GROUPS, GroupName, Place, members, pair, peers, place_of
+from runtime_npu.parallel.groups import (
+    GROUPS,
+    GroupName,
+    Place,
+    link_group,
+    members,
+    peers,
+    place_of,
+)
 from runtime_npu.parallel.link import Link
 from twin.deployment import Deployment, RoleDeployment
 
-Kind = Literal["ep", "group", "pair"]
+Kind = Literal["ep", "group", "link"]
 Groups = Mapping[GroupName, Communicator]
 """The groups that a rank is in."""
 
@@ -48,10 +56,15 @@ class World:
         """AFD: the links to the other role's ranks, in rank order."""
         afd = self.deployment.afd
         depth = 1 if afd is None else afd.micro_batches
+        if self.deployment.is_direct:
+            depth *= 2  # of each micro-batch, counts and copies
         return tuple(
-            Link(peer, depth, self._handles.get(("pair", pair(self.rank, peer))))
+            Link(peer, depth, self._handles.get(("link", self._link_group(peer))))
             for peer in peers(self.deployment, self.rank)
         )
+
+    def _link_group(self, peer: int) -> tuple[int, ...]:
+        return link_group(self.deployment, self.rank, peer)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """``values`` [...] of every rank: [ranks, ...].  Control traffic, no op of the model."""
@@ -86,11 +99,16 @@ def _handles(deployment: Deployment) -> dict[tuple[Kind, tuple[int, ...]], Any]:
 
     Experts exchange in groups of their own, also where others have the same ranks: on an NPU
     dispatch and combine write into their communicator's windows, beside the other collectives.
-    So does each pair of AFD, whose transfers run beside those of other pairs.
+    So does each pair of AFD, whose transfers run beside those of other pairs; direct transfers
+    go from any die to any other in one group.
     """
     ranks = range(deployment.total_dies)
     sets = {(_kind(name), members(deployment, name, rank)) for name in GROUPS for rank in ranks}
-    sets |= {("pair", pair(rank, peer)) for rank in ranks for peer in peers(deployment, rank)}
+    sets |= {
+        ("link", link_group(deployment, rank, peer))
+        for rank in ranks
+        for peer in peers(deployment, rank)
+    }
     with exchanging("making the groups"):
         return {key: _group(*key) for key in sorted(sets) if len(key[1]) > 1}
 

@@ -12,6 +12,8 @@ from oracle import spec
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
+from runtime_npu.backends.direct import Away
+from runtime_npu.backends.fillers import filled
 from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.checkpoint import Checkpoint, load_weights
 from runtime_npu.generate import Decoder, rank_blocks
@@ -23,7 +25,7 @@ from runtime_npu.plan import PrefillOrder, layer_plan
 from runtime_npu.rank import step_differences
 from runtime_npu.record import Event, OpRecord
 from runtime_npu.weights import Contents
-from twin.deployment import Afd, Deployment, RoleDeployment
+from twin.deployment import Afd, Deployment, RoleDeployment, Transport
 from twin.graph.build import build_step_graph
 from twin.model_spec import ModelSpec
 from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
@@ -76,12 +78,19 @@ def colocated(dies: int, **sizes: int) -> Deployment:
     return _deployment({"colocated": RoleDeployment(dies=dies, ep=dies, **sizes)})
 
 
-def afd(attention: int, ffn: int, micro_batches: int = 1, **sizes: int) -> Deployment:
+def afd(
+    attention: int,
+    ffn: int,
+    micro_batches: int = 1,
+    *,
+    transport: Transport = "sdma_pairs",
+    **sizes: int,
+) -> Deployment:
     roles = {
         "attention": RoleDeployment(dies=attention, **sizes),
         "ffn": RoleDeployment(dies=ffn, ep=ffn),
     }
-    return _deployment(roles, Afd(micro_batches=micro_batches))
+    return _deployment(roles, Afd(transport=transport, micro_batches=micro_batches))
 
 
 def _deployment(roles: dict[str, RoleDeployment], afd: Afd | None = None) -> Deployment:
@@ -128,6 +137,17 @@ LAYOUTS = {
     "afd 2:2, kvp2": afd(2, 2, 2, kvp=2, o_proj_tp=2, dense_tp=2),
     "afd 3:1": afd(3, 1),
     "afd 3:1, 2 micro-batches": afd(3, 1, 2),
+    "direct 1:1": afd(1, 1, transport="direct"),
+    "direct 1:1, 3 micro-batches": afd(1, 1, 3, transport="direct"),
+    "direct 2:1": afd(2, 1, transport="direct"),
+    "direct 3:1, 2 micro-batches": afd(3, 1, 2, transport="direct"),
+    "direct 1:2": afd(1, 2, transport="direct"),
+    "direct 3:2, 2 micro-batches": afd(3, 2, 2, transport="direct"),
+    "direct 2:2, 2 micro-batches, recipe": afd(
+        2, 2, 2, transport="direct", o_proj_tp=2, dense_tp=2, lm_head_tp=2
+    ),
+    "direct 2:1, attention_tp2": afd(2, 1, transport="direct", attention_tp=2, o_proj_tp=2),
+    "direct 2:2, kvp2": afd(2, 2, 2, transport="direct", kvp=2, o_proj_tp=2, dense_tp=2),
 }
 
 
@@ -167,6 +187,8 @@ def schedule_of(deployment: Deployment, sequences: int) -> Schedule:
         Prefetch(weight="next.attention.0.q_a", after="dense.1.down", bytes=3000),
         Prefetch(weight="lm_head", after="add", bytes=4000),
     ]
+    if deployment.is_direct:
+        late.append(Prefetch(weight="moe.router", after="attention.0.o_proj", bytes=500))
     if deployment.is_afd:
         both = {"main": CoreLimit(), "link": CoreLimit()}
         return Schedule(
@@ -311,6 +333,23 @@ class SkipsACollective(ReferenceBackend):
         if name.endswith("reduce_scatter"):
             return Event(name, "main")
         return super().launch(name, kind)
+
+
+class WeighsFillers(ReferenceBackend):
+    """Takes what comes back for zero experts' fillers as if they had been chosen."""
+
+    def receive_from_experts(
+        self,
+        back: torch.Tensor,
+        away: Away,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        *,
+        experts: int,
+    ) -> torch.Tensor:
+        ids = filled(ids, experts)
+        return super().receive_from_experts(back, away, x, ids, weights, experts=experts)
 
 
 class TakesFewRows(ReferenceBackend):

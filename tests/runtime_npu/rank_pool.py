@@ -10,7 +10,7 @@ import torch
 
 from runtime_npu.parallel.rendezvous import Meeting, host_store, met
 
-MOST_RANKS = 4
+MOST_RANKS = 5
 Job = TypeVar("Job")
 Report = TypeVar("Report")
 

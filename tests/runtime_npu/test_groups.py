@@ -139,9 +139,9 @@ def test_the_parts_of_all_ranks_make_each_tensor(layout: str) -> None:
             assert sum(expert in s.experts for s in shards if s.holds_experts) == 1
             continue
         owners = torch.zeros(shape, dtype=torch.int)
-        holds_experts = ".router." in name
+        is_router = ".router." in name
         for shard in shards:
-            if shard.holds_experts if holds_experts else shard.holds_attention:
+            if shard.holds_router if is_router else shard.holds_attention:
                 owners[owned(shard, SPEC, name)] += 1
         assert owners.min() == owners.max() > 0
 
@@ -160,7 +160,7 @@ def test_a_rank_reads_no_more_than_it_keeps(
         return stored
 
     monkeypatch.setattr(Checkpoint, "read", counted)
-    for layout in ("attention_tp2 of 4, all", "afd 2:2, kvp2"):
+    for layout in ("attention_tp2 of 4, all", "afd 2:2, kvp2", "direct 2:2, kvp2"):
         for rank in range(4):
             read.clear()
             model = _model(LAYOUTS[layout], rank)

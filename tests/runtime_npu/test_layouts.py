@@ -18,6 +18,7 @@ from layouts import (
     SkipsTheWait,
     TakesFewRows,
     TakesOtherRows,
+    WeighsFillers,
     legal,
     run_layout,
     schedule_of,
@@ -32,7 +33,12 @@ Runner = Callable[[LayoutJob], list[LayoutReport]]
 Expected = tuple[list[list[int]], list[torch.Tensor]]
 LENGTHS = (5, 1, 17, 8, 3, 2, 30)
 """More sequences than groups, no whole number of them for each: padding everywhere."""
-QUICK = ("attention_tp2 of 4, all", "kvp2 of 4, dense_tp2, vocabulary", "afd 2:1, 2 micro-batches")
+QUICK = (
+    "attention_tp2 of 4, all",
+    "kvp2 of 4, dense_tp2, vocabulary",
+    "afd 2:1, 2 micro-batches",
+    "direct 2:1",
+)
 
 
 @pytest.fixture
@@ -172,6 +178,7 @@ WRONG_NUMBERS: list[tuple[type[ReferenceBackend], str]] = [
     (TakesOtherRows, "attention_tp2"),
     (TakesOtherRows, "o_proj_tp2"),
     (KeepsArrivalOrder, "dp2"),
+    (WeighsFillers, "direct 2:1"),
 ]
 
 
@@ -202,6 +209,7 @@ WRONG_RECORDS: list[tuple[type[ReferenceBackend], str, str]] = [
         "the step graph has layer.0.dense.0.reduce_scatter",
     ),
     (SkipsTheWait, "afd 2:1", "attention 1: layer.0.add: waits is ()"),
+    (SkipsTheWait, "direct 2:1", "attention 1: layer.0.add: waits is ()"),
 ]
 
 

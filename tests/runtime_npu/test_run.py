@@ -265,7 +265,7 @@ def _with(schedule: Schedule, **changes: object) -> Schedule:
 
 
 UNSUPPORTED = {
-    "deployment.afd.transport": _with(TWO_STREAMS, deployment__afd=Afd(transport="direct")),
+    "deployment.afd.transport": _with(TWO_STREAMS, deployment__afd=Afd(transport="camp2p")),
     "moe.redundant_experts": _with(TWO_STREAMS, moe=MoePlan(redundant_experts=1)),
 }
 

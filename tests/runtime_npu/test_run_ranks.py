@@ -37,6 +37,7 @@ SIZES_OF = {
     "combined4": {"attention_tp": 2, "dense_tp": 4, "ep": 4, "lm_head_tp": 4, "embed_tp": 2},
     **{f"afd_{n}_1": {"dies": n} for n in (1, 2, 3)},
     "afd_2_1_micro_batches": {"dies": 2},
+    "afd_direct": {"dies": 2},
 }
 """Of the role that holds attention, by layout."""
 
@@ -67,7 +68,8 @@ def test_every_layout_ships_as_a_schedule_for_cpus(layout: str) -> None:
     attention = schedule.deployment.attention
     assert {name: getattr(attention, name) for name in SIZES_OF[layout]} == SIZES_OF[layout]
     assert schedule.deployment.is_afd == layout.startswith("afd")
-    assert (schedule.micro_batches > 1) == layout.endswith("micro_batches")
+    assert (schedule.micro_batches > 1) == (layout.endswith(("micro_batches", "direct")))
+    assert schedule.deployment.is_direct == layout.endswith("direct")
     assert not schedule.workload.is_prefill
 
 

@@ -228,7 +228,7 @@ APART = {
     "workload.acceptance": "what is accepted is known behind the step",
     "workload.expert_load": "the router decides",
     "deployment.hardware": "its cores bound the limits, which are lowered as numbers",
-    "deployment.afd.transport": "no other is executed: refused",
+    "deployment.afd.transport": "no other is lowered: refused",
     "stages[].role": "decided by the deployment: any other is refused",
     "stages[].join": "there is one: any other is refused",
     "prefetch[].role": "decided by the deployment: any other is refused",

@@ -15,7 +15,7 @@ import pytest
 import runtime_npu.dryrun as module
 from runtime_npu.dryrun import DryrunOptions, LoweringError, main
 from twin.cli import run as run_command
-from twin.deployment import Afd
+from twin.deployment import Afd, Transport
 from twin.schedule import CoreLimit, Schedule
 from twin.schedule_io import load_schedule, save_schedule
 
@@ -126,13 +126,14 @@ def test_what_a_search_finds_is_lowered_as_scheduled(
             assert command(*words, f"output={tmp_path}/{mode}_{rank}") == 0
 
 
-def test_what_no_run_executes_is_not_lowered_either(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("transport", ["camp2p", "direct"])
+def test_what_no_npu_executes_is_not_lowered_either(
+    transport: Transport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schedule = load_schedule("recipe_afd")
-    deployment = replace(schedule.deployment, afd=Afd(transport="camp2p"))
+    deployment = replace(schedule.deployment, afd=Afd(transport=transport))
     path = tmp_path / "schedule.yaml"
-    save_schedule(replace(schedule, deployment=deployment), path)
+    save_schedule(replace(schedule, deployment=deployment, prefetch=()), path)
     assert command(f"schedule={path}", f"output={tmp_path}/run") == 2
     assert "deployment.afd.transport" in capsys.readouterr().err
 

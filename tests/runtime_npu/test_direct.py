@@ -1,0 +1,91 @@
+"""AFD's direct transport: fillers for zero experts, who holds what, and what a row is worth."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from layouts import LAYOUTS, SPECS
+from mtp_layouts import job_of
+from oracle import prompts_of
+from rank_pool import RankPool
+
+from runtime_npu.backends.fillers import filled
+from runtime_npu.parallel.groups import link_group, peers
+from runtime_npu.plan import layer_plan, prefill_order
+from runtime_npu.random_checkpoint import make_checkpoint
+from runtime_npu.rank import run_rank
+from runtime_npu.weights import Contents
+from twin.deployment import Afd
+from twin.schedule import CoreLimit
+from twin.schedule_io import load_schedule
+from twin.validate.deployment import MOST_ROWS
+
+
+@given(
+    rows=st.integers(1, 9),
+    topk=st.integers(1, 8),
+    more=st.integers(0, 20),
+    zeros=st.integers(0, 12),
+    seed=st.integers(0, 99),
+)
+def test_fillers_are_real_and_no_two_ids_of_a_row_alike(
+    rows: int, topk: int, more: int, zeros: int, seed: int
+) -> None:
+    experts = topk + more
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.rand(rows, experts + zeros, generator=generator).topk(topk).indices
+    found = filled(ids, experts)
+    assert torch.equal(found[ids < experts], ids[ids < experts])
+    assert found.min() >= 0
+    assert found.max() < experts
+    assert all(len(set(row)) == topk for row in found.tolist())
+
+
+def test_fillers_of_many_rows_reach_all_experts_alike() -> None:
+    """All choices are zero experts: 48 rows x 4 fillers over 24 experts are 8 each."""
+    found = filled(torch.full((48, 4), 30), 24)
+    assert torch.equal(torch.bincount(found.flatten(), minlength=24), torch.full((24,), 8))
+
+
+def test_every_die_is_linked_with_all_of_the_other_role() -> None:
+    deployment = LAYOUTS["direct 3:2, 2 micro-batches"]
+    assert [peers(deployment, rank) for rank in range(5)] == [(3, 4)] * 3 + [(0, 1, 2)] * 2
+    assert link_group(deployment, 1, 4) == (0, 1, 2, 3, 4)
+
+
+def test_transfers_share_the_cores_of_their_role() -> None:
+    """6 of the attention die's link stream; the default 8 of the FFN die for its two."""
+    schedule = load_schedule("cpu/afd_direct")
+    assert layer_plan(schedule, "attention").links == (CoreLimit(aiv=6),)
+    assert layer_plan(schedule, "ffn").links == (CoreLimit(aiv=4), CoreLimit(aiv=4))
+    deployment = replace(schedule.deployment, afd=Afd(transport="sdma_pairs", micro_batches=2))
+    assert layer_plan(replace(schedule, deployment=deployment), "ffn").links == ()
+
+
+def test_prompts_bring_each_die_its_own_most_rows() -> None:
+    assert prefill_order(load_schedule("cpu/afd_direct")).chunk_tokens == MOST_ROWS
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["direct 2:1", pytest.param("direct 3:2, 2 micro-batches", marks=pytest.mark.nightly)],
+)
+def test_int8_copies_give_the_tokens_of_one_die(
+    layout: str, rank_pool: RankPool, tmp_path: Path
+) -> None:
+    spec = SPECS["split"]
+    make_checkpoint(tmp_path / "c", spec, 5, "bfloat16", Contents(int8=True))
+    prompts = tuple(tuple(prompt) for prompt in prompts_of(spec, (5, 1, 9, 3, 2)))
+    runs = [
+        rank_pool(
+            run_rank,
+            job_of(LAYOUTS[name], spec, tmp_path / "c", prompts, 0, "w8a8"),
+            LAYOUTS[name].total_dies,
+        )
+        for name in ("one die", layout)
+    ]
+    assert [report.token_ids for report in runs[1]] == [runs[0][0].token_ids] * len(runs[1])
+    assert [report.differences for report in runs[1]] == [()] * len(runs[1])
