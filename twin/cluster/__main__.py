@@ -22,6 +22,7 @@ from twin.cluster.summary import ClusterSummary, summarise
 from twin.engine.compiled import warm_up
 from twin.engine.options import EngineOptions, UnfinishedPrefetch
 from twin.given import load_given
+from twin.model_spec import ModelSpec
 from twin.report.ascend import check_export
 from twin.report.table import console
 from twin.results import write_result, write_timing
@@ -60,8 +61,6 @@ class ClusterConfig:
             raise InputError("seeds", self.seeds, "a whole number from 1")
         if self.seed < 0:
             raise InputError("seed", self.seed, "a whole number from 0")
-        if self.layers is not None and self.layers < 1:
-            raise InputError("layers", self.layers, "a whole number from 1, or null for all")
         if self.export is not None:
             check_export(self.export)
         elif self.export_dies is not None:
@@ -86,6 +85,7 @@ def main(config: ClusterConfig, folder: Path) -> None:
     began = time.perf_counter()
     config.check()
     given = load_given(config.schedule, config.hardware)
+    _check_layers(config.layers, given.model)
     given.refuse_infeasible(folder, "twin.cluster", config.seed, PACKAGES)
     schedule = given.schedule
     simulation = ClusterSimulation(
@@ -111,6 +111,12 @@ def main(config: ClusterConfig, folder: Path) -> None:
             f"profile of {len(exported)} of {summary.dies} simulated dies, seed {config.seed}, "
             f"in {config.export}"
         )
+
+
+def _check_layers(layers: int | None, model: ModelSpec) -> None:
+    if layers is not None and not 1 <= layers <= model.num_layers:
+        allowed = f"1 to {model.num_layers}, those of {model.name}, or null for all"
+        raise InputError("layers", layers, allowed)
 
 
 def _options(config: ClusterConfig) -> EngineOptions:

@@ -63,7 +63,9 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     [
         (["seeds=0"], "seeds"),
         (["seed=-1"], "seed"),
-        (["layers=0"], "layers"),
+        (["layers=0"], "1 to 28"),
+        (["layers=-1"], "1 to 28"),
+        (["layers=29"], "1 to 28"),
         (["load.kind=pareto"], "balanced"),
         (["load.exponent=-1"], "load.exponent"),
         (["kv.low=5"], "low and high"),
