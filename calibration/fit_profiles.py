@@ -13,7 +13,7 @@ from rich.table import Table
 
 from calibration.next_measurement import Candidate, rank_candidates
 from calibration.profile_fit import ProfileFit, fit_profile
-from calibration.profiles.measured import find_runs
+from calibration.profiles.measured import find_runs, refuse_simulated
 from calibration.profiles.rows import ProfileRows, rows_of
 from calibration.profiles.shown import shown
 from calibration.stayed import NO_LAUNCH, Stayed, stayed
@@ -63,14 +63,15 @@ def fit_profiles(options: ProfileFitOptions, choice: HardwareChoice, folder: Pat
     """Fit the die to the profile, write its parameter file and result.json, and print.
 
     Raises:
-        InputError: the profile, the die or the schedule is wrong, or no kernel of the profile
-            has a model.
+        InputError: the profile, the die or the schedule is wrong, the profile is a simulation,
+            or no kernel of it has a model.
     """
     options.check()
     die = choice.die or load_schedule(options.schedule).deployment.hardware
     hardware = choice.load(die)
     specs = _step_specs(options.schedule, hardware)
     runs = find_runs(Path(options.profiles))
+    refuse_simulated(runs)
     name = shown(Path(options.profiles).resolve().name)
     found = rows_of(runs, hardware, options.kv_tokens, options.ep, f"profile {name}")
     if not found.rows:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from calibration.profiles.folder import RankFiles, find_ranks
 from calibration.profiles.json_values import load_json
 from calibration.profiles.mapping import Context
+from calibration.profiles.profile import SIMULATED
+from calibration.profiles.shown import shown
 from hardware_models.errors import InputError
 from twin.schedule import Schedule
 from twin.schedule_io import load_schedule
@@ -17,7 +20,7 @@ PROFILE = "profile"
 """A run's own folder of what it measured."""
 
 _MARK = "measured.json"
-_MARKS = (_MARK, "simulated.json")
+_MARKS = (_MARK, SIMULATED)
 _SCHEDULE = "schedule.yaml"
 
 
@@ -47,6 +50,18 @@ def find_runs(path: Path) -> tuple[tuple[RankFiles, ...], ...]:
     if not folders:
         return (find_ranks(path),)
     return tuple(find_ranks(folder) for folder in folders)
+
+
+def refuse_simulated(runs: Iterable[Sequence[RankFiles]]) -> None:
+    """Refuse what the twin exported: it would teach the parameters what they already say.
+
+    Raises:
+        InputError: names the folder.
+    """
+    for files in (rank for run in runs for rank in run):
+        if files.file(SIMULATED) is not None:
+            allowed = f"measured profiles: this is a simulation (its {SIMULATED} says so)"
+            raise InputError("profiles", shown(str(files.folder), 200), allowed)
 
 
 def has_runs(path: Path) -> bool:

@@ -22,6 +22,9 @@ from calibration.profiles.summaries import (
 )
 from hardware_models.errors import InputError
 
+SIMULATED = "simulated.json"
+"""Beside the kernel table of a profile that the twin wrote, and of no other."""
+
 
 @dataclass(frozen=True)
 class RankProfile:
@@ -92,7 +95,7 @@ def read_rank(files: RankFiles) -> RankProfile:
     traces = files.file("step_trace_time.csv")
     communication = files.file("communication.json")
     cache = files.file("l2_cache.csv")
-    mark = files.file("simulated.json")
+    mark = files.file(SIMULATED)
     return RankProfile(
         files=files,
         origin_us=table.origin_us,

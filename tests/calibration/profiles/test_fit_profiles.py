@@ -145,3 +145,14 @@ def test_wrong_input_is_exit_2_and_named(
     error = capsys.readouterr().err
     assert named in error
     assert "Traceback" not in error
+
+
+def test_a_simulation_is_no_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rank_folder(tmp_path / "p", 0, norms(DIE))
+    output = rank_folder(tmp_path / "p", 1, norms(DIE))
+    (output / "simulated.json").write_text('{"collectives": {}}')
+    assert fit(tmp_path / "run", f"profiles={tmp_path / 'p'}") == 2
+    error = capsys.readouterr().err
+    for said in ("profiles", "host_1_ascend_pt", "measured profiles", "simulation"):
+        assert said in error
+    assert not (tmp_path / "run" / "a3-752t.yaml").exists()
