@@ -143,3 +143,6 @@ class ClusterOptions:
         self.load.check()
         self.placement.check()
         self.jitter.check()
+        if self.load.kind == "balanced" and self.placement.kind != "contiguous":
+            allowed = "contiguous with load.kind=balanced: experts that get equal loads are alike"
+            raise InputError("placement.kind", self.placement.kind, allowed)
