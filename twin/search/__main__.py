@@ -45,7 +45,7 @@ from twin.search.robust import RANKED_TIES, Ranked, rank_ties
 from twin.search.shards import write_points
 from twin.search.space import Space
 from twin.search.sweep import Sweep, sweep
-from twin.search.words import answer_lines, explain_lines
+from twin.search.words import answer_lines, explain_lines, tie_lines
 from twin.serving import host_gap, padded_sequences
 from twin.uncertainty import draw_hardware
 
@@ -93,7 +93,10 @@ def main(config: SearchConfig, folder: Path) -> None:
     points = [tried[index] for index in sorted(tried)]
     shown = [(space.choice(point.index), point.latency_us) for point in points]
     write_points(folder, [astuple(point) for point in points], [choice for choice, _ in shown])
-    sections = [("Answer", answer_lines(payload)), ("Why", list(explain_lines(payload)))]
+    sections = [
+        ("Answer", [*answer_lines(payload), *tie_lines(payload)]),
+        ("Why", list(explain_lines(payload))),
+    ]
     write_search_report(folder / "report.html", payload, best, shown, sections)
     _print(payload, found, folder, wall_s, swept_s)
     if config.seal:
@@ -275,7 +278,7 @@ def _print(
     tolerance = payload["tie_tolerance"]
     out.print(f"{len(found.ties)} schedule(s) tie within {tolerance:.1%} of the best {latency}:")
     out.print(f"  {knobs_text(found.tie_ranges)}")
-    for line in explain_lines(payload):
+    for line in (*tie_lines(payload), *explain_lines(payload)):
         out.print(line)
     out.print(f"{wall_s:.0f} s; schedule.yaml, result.json, trace.json, report.html in {folder}")
 

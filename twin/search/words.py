@@ -21,7 +21,7 @@ def contention_line(payload: Mapping[str, Any]) -> str:
     check, best = payload["contention"], payload["best"]
     latency, best_ms = latency_of(best)
     without = check["without"]
-    changed = {k: v for k, v in without["knobs"].items() if best["knobs"].get(k) != v}
+    changed = _unlike(best, without)
     if not changed:
         return "without contention the same schedule would win: sharing does not decide"
     if not check["winner_changes"]:
@@ -71,6 +71,15 @@ def robust_line(payload: Mapping[str, Any]) -> str:
     )
 
 
+def tie_lines(payload: Mapping[str, Any]) -> Iterator[str]:
+    """In which knobs each listed tie differs from the best; the recommended one says so."""
+    best, recommended = payload["best"], payload["recommended"]["name"]
+    for tie in payload["tie_set"]:
+        if tie["name"] != best["name"]:
+            name = tie["name"] + (", recommended" if tie["name"] == recommended else "")
+            yield f"{name}, unlike the best: {_levels(_unlike(best, tie))}"
+
+
 def explain_lines(payload: Mapping[str, Any]) -> Iterator[str]:
     """What decisions are worth, what bounds, what would settle or change the answer."""
     found = payload["explain"]
@@ -106,6 +115,11 @@ def _worth(decisions: Sequence[Mapping[str, Any]]) -> str:
             parts.append(f"{named} {each['costs_ms']:+.3f} ms")
     nothing = [f"nothing: {', '.join(idle)}"] if idle else []
     return f"worth of each decision (put back to the base, it costs): {'; '.join(parts + nothing)}"
+
+
+def _unlike(best: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The knobs of ``other`` that are not as in ``best``."""
+    return {k: v for k, v in other["knobs"].items() if best["knobs"].get(k) != v}
 
 
 def _levels(knobs: Mapping[str, Any]) -> str:

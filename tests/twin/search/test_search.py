@@ -108,6 +108,7 @@ def test_the_answer_says_what_decides_and_recommends_the_most_robust_tie(ran: Pa
     assert all(sum(shares.values()) == pytest.approx(1) for shares in explained["bounds"].values())
     page = (ran / "report.html").read_text("utf-8")
     assert "worth of each decision" in page
+    assert page.count("unlike the best") == len(found["tie_set"]) - 1
     assert "as a serving benchmark reports it" in page
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twin.search.words import answer_lines, explain_lines
+from twin.search.words import answer_lines, explain_lines, tie_lines
 
 
 def payload() -> dict[str, Any]:
@@ -97,6 +97,17 @@ def test_the_recommended_tie_stands_against_the_best() -> None:
     assert "10.500 ms, the best 11.000 ms" in line
     said["robustness"] = None
     assert "draws=0" in answer_lines(said)[2]
+
+
+def test_each_listed_tie_says_in_which_knobs_it_differs_from_the_best() -> None:
+    said = payload()
+    best, other = said["best"], said["recommended"] | {"knobs": {"a": 0.75, "b": 2}}
+    third = other | {"name": "candidate 9", "knobs": {"a": 0.5, "b": "late"}}
+    said["tie_set"] = [other, best, third]
+    assert list(tie_lines(said)) == [
+        "candidate 7, recommended, unlike the best: a 0.75",
+        "candidate 9, unlike the best: a 0.5, b late",
+    ]
 
 
 @pytest.mark.parametrize("upset", [False, True])
