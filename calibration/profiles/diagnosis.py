@@ -24,7 +24,7 @@ from calibration.profiles.skipped import SkippedRows
 from hardware_models.hardware import Hardware
 from twin.report.spans import common, gaps, length_us, union
 
-EXCHANGES = ("dispatch", "combine", "hccl_collective")
+EXCHANGES = ("dispatch", "combine", "collective", "hccl_collective")
 """Kinds whose time is communication, whether HCCL or a kernel on cores carries it."""
 
 OTHER = "other"

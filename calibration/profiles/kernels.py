@@ -36,6 +36,7 @@ class Kernel:
     text, empty where the profile has none.  ``type`` is empty at Level0.  ``cores`` is what the
     launch asked for (Block Dim, Block Num), ``mixed_cores`` of the other core type; None where
     not recorded.  ``counters`` holds the performance counters that were recorded by column.
+    ``by_vector_cores`` marks a collective's span that a kernel on vector cores carries out.
     """
 
     line: int
@@ -53,6 +54,7 @@ class Kernel:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     counters: Mapping[str, float]
+    by_vector_cores: bool = False
 
     @property
     def end_us(self) -> float:

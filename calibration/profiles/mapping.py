@@ -30,6 +30,7 @@ from calibration.tables.shapes import (
 from hardware_models.demand import OpSpec
 from hardware_models.ops import (
     BatchMatMul,
+    Collective,
     Combine,
     Dispatch,
     GatingTopK,
@@ -323,7 +324,14 @@ def _collective(kernel: Kernel, context: Context) -> OpSpec:
         raise _NotSaidError("its group and bytes are not known")
     # Every die moves all of the message but its own share, for an all-reduce twice.
     passes = 2 if _HCCL[name] == "all_reduce" else 1
-    return HcclCollective(_HCCL[name], group, moved_mb * 1e6 * group / ((group - 1) * passes))
+    spec = HcclCollective(_HCCL[name], group, moved_mb * 1e6 * group / ((group - 1) * passes))
+    return in_steps(spec) if kernel.by_vector_cores else spec
+
+
+def in_steps(spec: HcclCollective) -> Collective:
+    """The same collective as the ops of a step have it, by what one die contributes or holds."""
+    whole = spec.op in ("all_to_all", "all_reduce")
+    return Collective(spec.op, spec.group, round(spec.message_bytes / (1 if whole else spec.group)))
 
 
 _KERNELS: tuple[tuple[re.Pattern[str], str, _Build], ...] = tuple(

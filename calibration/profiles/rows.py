@@ -11,7 +11,7 @@ from calibration.profile_fit import IN_PROFILES
 from calibration.profiles.collectives import Collectives, collectives_of
 from calibration.profiles.folder import RankFiles
 from calibration.profiles.kind_time import Rater
-from calibration.profiles.mapping import Context, Mapped, UnmappedTally, map_kernel
+from calibration.profiles.mapping import Context, Mapped, UnmappedTally, in_steps, map_kernel
 from calibration.profiles.measured import noted_context
 from calibration.profiles.profile import read_rank
 from calibration.profiles.skipped import SkippedRows
@@ -45,8 +45,9 @@ def rows_of(
 
     A median stands for each group, so that a launch that waited does not.  What ranks exchange
     counts without the wait for the last of them: a collective with its own time (see
-    :class:`Collectives`), as an op of a step and as HCCL's benchmark has it; a dispatch or
-    combine with the shortest of its ranks' times, where the profile has all of them.
+    :class:`Collectives`), as an op of a step and, unless a kernel on vector cores carries it,
+    as HCCL's benchmark has it; a dispatch or combine with the shortest of its
+    ranks' times, where the profile has all of them.
 
     Raises:
         InputError: a file cannot be used at all.
@@ -102,26 +103,23 @@ class _Found:
             self.groups.setdefault((mapped.kind, mapped.spec), []).append(time_us)
 
     def add_collective(self, mapped: Mapped, known: Collectives) -> None:
-        """Count a collective by its own time, under both of the models that are of it."""
+        """Count a collective by its own time, under the models that are of it.
+
+        On vector cores it is what steps have; of another it is not known which it is like.
+        """
         own_us = known.own_us.get(mapped.kernel.name, 0.0)
-        if isinstance(mapped.spec, HcclCollective) and own_us < SHORTEST_LAUNCH_US:
+        if isinstance(mapped.spec, Collective | HcclCollective) and own_us < SHORTEST_LAUNCH_US:
             mapped = _without_spec(
                 mapped, "collectives whose time without the wait for others was not recorded"
             )
         self.add(mapped, own_us)
         if isinstance(mapped.spec, HcclCollective):
-            spec = _in_steps(mapped.spec)
+            spec = in_steps(mapped.spec)
             self.groups.setdefault((spec.kind, spec), []).append(own_us)
 
 
 def _without_spec(mapped: Mapped, reason: str) -> Mapped:
     return Mapped(mapped.kernel, mapped.kind, None, reason)
-
-
-def _in_steps(spec: HcclCollective) -> Collective:
-    """The same collective as the ops of a step have it, by what one die contributes or holds."""
-    whole = spec.op in ("all_to_all", "all_reduce")
-    return Collective(spec.op, spec.group, round(spec.message_bytes / (1 if whole else spec.group)))
 
 
 @dataclass(slots=True)

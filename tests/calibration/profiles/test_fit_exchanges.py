@@ -109,6 +109,28 @@ def test_one_rank_knows_its_group_from_its_links_and_its_time_from_its_parts(
     )
 
 
+def test_a_collective_on_vector_cores_is_judged_as_steps_have_it(tmp_path: Path) -> None:
+    spec = Collective("all_gather", 8, 100_000)
+    own_us = alone_us(spec, DIE)
+    told = {
+        f"hcom_allGather__1_{number}_1": entry(
+            900, transit_us=own_us, waited_us=900 - own_us, moved_mb=0.7
+        )
+        for number in range(2)
+    }
+    carriers = [kernel(1e4 + 1e3 * n, 900, "hcom_allGather_AivKernel") for n in range(2)]
+    rank(tmp_path, 0, told, carriers, links=[f"0-{end}" for end in range(8)])
+    rows = found(tmp_path)
+    assert times(rows) == pytest.approx({spec: own_us}, rel=1e-3)
+    assert rows.launches == 2
+    files = find_ranks(tmp_path)
+    known = collectives_of(files)
+    kinds = diagnose(files, Context(0, 0, known.dies, known.moved_mb, known.own_us), DIE).kinds
+    assert set(kinds) == {"collective"}
+    assert kinds["collective"].count == 2
+    assert kinds["collective"].twin_us == pytest.approx(kinds["collective"].modelled_us, rel=1e-3)
+
+
 def test_without_a_transit_the_last_rank_tells_the_time_if_all_are_there(tmp_path: Path) -> None:
     name = "hcom_allGather__1_0_1"
     for number, elapsed in enumerate((900, 55, 300)):

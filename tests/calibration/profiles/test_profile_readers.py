@@ -131,6 +131,20 @@ def test_a_collective_with_a_carrier_counts_once(tmp_path: Path) -> None:
     assert [k.duration_us for k in counted.computing] == [10.0]
     assert [k.duration_us for k in counted.collectives] == [50.0, 30.0]
     assert [k.duration_us for k in counted.carriers] == [45.0]
+    assert [k.by_vector_cores for k in counted.collectives] == [True, False]
+
+
+def test_a_carrier_on_the_ai_cpu_marks_no_span(tmp_path: Path) -> None:
+    rows = [
+        collective(0, 50, "hcom_allGather__1_0_1"),
+        kernel(1, 48, "AicpuKernel", Name="hcom_allGather_AicpuKernel"),
+        collective(60, 50, "hcom_allGather__1_1_1"),
+        kernel(61, 48, "hcom_allGather_AivKernel"),
+        collective(120, 50, "hcom_allGather__1_2_1"),
+    ]
+    (rank,) = read_profile(_rank(tmp_path, rows))
+    assert [k.by_vector_cores for k in rank.counted.collectives] == [False, True, False]
+    assert len(rank.counted.carriers) == 2
 
 
 def test_a_cluster_has_its_ranks_in_order_and_a_profile_its_steps(tmp_path: Path) -> None:
