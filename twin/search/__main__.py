@@ -182,6 +182,7 @@ def _confirmed(
         entries[index] = {**entry_of(name, result, path), "knobs": space.choice(index)}
     payload: dict[str, object] = {
         "best": entries[best],
+        "best_is_base": space.is_base(best),
         "recommended": entries[ties[0]],
         "tie_tolerance": config.tie_tolerance,
         "tie_count": len(found.ties),

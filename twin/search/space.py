@@ -158,6 +158,18 @@ class Space:
             schedule = self._apply(schedule, knob, choice[name])
         return schedule
 
+    def is_base(self, index: int) -> bool:
+        """Whether the candidate at ``index`` is the base schedule, so simulated alike.
+
+        The order of prefetches is free, and so is what they ask beyond the size of their weight.
+
+        Raises:
+            InputError: the dies cannot be split in the chosen ratio.
+        """
+        candidate, base = self.schedule(index), self.base
+        same = replace(candidate, prefetch=base.prefetch) == base
+        return same and self._prefetches(candidate) == self._prefetches(base)
+
     def _apply(self, schedule: Schedule, knob: Knob, level: Level) -> Schedule:
         if knob.drives == "transport":
             return with_transport(schedule, cast(Transport, level))
@@ -233,3 +245,15 @@ class Space:
             schedule.moe.redundant_experts,
         )
         return round(size * share)
+
+    def _prefetches(self, schedule: Schedule) -> set[Prefetch]:
+        """Its prefetches, each with the role that issues it and the bytes that it brings."""
+        holder = schedule.deployment.attention_role
+        return {
+            replace(
+                each,
+                role=each.role or holder,
+                bytes=min(each.bytes, self._share(schedule, each.weight, 1.0)),
+            )
+            for each in schedule.prefetch
+        }

@@ -12,8 +12,13 @@ _NOTHING_MS = 0.0005
 
 
 def answer_lines(payload: Mapping[str, Any]) -> list[str]:
-    """What comes first: whether contention decides, three latencies, the most robust tie."""
-    return [contention_line(payload), latency_line(payload), robust_line(payload)]
+    """What comes first: whether contention decides, three latencies, the most robust tie.
+
+    Before them, where it is so, that the search found nothing better than its base.
+    """
+    base = ["the base schedule is already the best of this space"]
+    lines = [contention_line(payload), latency_line(payload), robust_line(payload)]
+    return [*(base if payload["best_is_base"] else []), *lines]
 
 
 def contention_line(payload: Mapping[str, Any]) -> str:

@@ -302,3 +302,14 @@ def test_a_stage_can_end_elsewhere_and_a_place_that_no_stage_has_is_a_rejection(
 def test_a_depth_that_mtp_does_not_have_is_wrong_input(levels: tuple[float, ...]) -> None:
     with pytest.raises(InputError, match=r"search.knobs.deep.levels"):
         Knob(drives="drafts", levels=levels).check("deep")
+
+
+def test_the_base_is_found_in_its_space_whatever_it_asks_beyond_a_weight() -> None:
+    weights = {p.weight: p.after for p in AFD.prefetch if p.weight.startswith("attention.1.")}
+    size = weight_bytes(MODEL, AFD.deployment, "attention.1.kv_a", 0)
+    assert any(p.weight == "attention.1.kv_a" and p.bytes > size for p in AFD.prefetch)
+    ratio = Knob(drives="ratio", levels=(1, 3))
+    whole = Knob(drives="prefetch", levels=(0.5, 1), weights=weights)
+    made = space(AFD, ratio=ratio, mla=whole)
+    hits = [made.choice(i) for i in range(made.size) if made.is_base(i)]
+    assert hits == [{"ratio": 1, "mla": 1}]

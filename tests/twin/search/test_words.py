@@ -18,6 +18,7 @@ def payload() -> dict[str, Any]:
     ]
     return {
         "best": best,
+        "best_is_base": False,
         "recommended": other,
         "contention": {
             "winner_changes": False,
@@ -72,6 +73,13 @@ def test_contention_is_said_first_and_loud_only_where_it_decides() -> None:
     assert "2.00% slower" in first
     calm["contention"]["without"]["knobs"] = calm["best"]["knobs"]
     assert "the same schedule" in answer_lines(calm)[0]
+
+
+def test_a_base_that_is_the_best_is_said_before_all() -> None:
+    said = payload()
+    plain = answer_lines(said)
+    said["best_is_base"] = True
+    assert answer_lines(said) == ["the base schedule is already the best of this space", *plain]
 
 
 def test_the_three_latencies_are_labelled() -> None:
