@@ -10,13 +10,21 @@ from twin.choices import Level
 from twin.evaluate import Evaluation
 from twin.report import picture
 from twin.report.pages import templates_of
-from twin.report.table import clipped_text, knobs_text, latency_of, memory_text, time_text
+from twin.report.table import (
+    clipped_text,
+    evidence_text,
+    knobs_text,
+    latency_of,
+    memory_text,
+    time_text,
+)
 from twin.results import write_text
 
 PAGE = templates_of("twin.report")
 """The package's templates."""
 PAGE.filters["memory"] = memory_text
 PAGE.filters["times"] = time_text
+PAGE.filters["evidence"] = evidence_text
 PAGE.filters["latency"] = latency_of
 
 

@@ -19,7 +19,7 @@ from twin.evaluate import Evaluation, evaluate
 from twin.models import load_model
 from twin.report.html import write_search_report, write_simulation_report
 from twin.report.picture import knob_plots, timeline_picture
-from twin.report.table import clipped_text
+from twin.report.table import clipped_text, evidence_text
 from twin.report.trace import write_trace
 from twin.schedule_io import load_schedule
 
@@ -110,6 +110,14 @@ def test_the_page_is_offline_and_escapes_names(result: Evaluation, tmp_path: Pat
     assert "<script" not in text
     assert "<li>sharing decides</li>" in text
     assert "TPOT against the searched knobs" in text
+
+
+def test_the_page_words_evidence_as_the_terminal_does(result: Evaluation, tmp_path: Path) -> None:
+    shown = replace(result, evidence="guessed", extrapolated=("mla", "topk"))
+    entry = entry_of("it", shown, "schedule.yaml")
+    text = write_simulation_report(tmp_path / "a.html", entry, shown).read_text()
+    assert evidence_text(entry) == "guessed; extrapolated: mla, topk"
+    assert evidence_text(entry) in text
 
 
 def test_clipped_prefetches_of_like_layers_share_a_clause() -> None:
