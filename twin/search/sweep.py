@@ -96,7 +96,8 @@ def sweep(explorer: Explorer, workers: Workers, folder: Path, budget: int) -> Sw
         InputError: the run folder cannot be written or read.
     """
     shards = Shards(folder)
-    with _Bar(explorer.space.size) as bar:
+    title = "searching" if explorer.options.contention else "searching without contention"
+    with _Bar(title, explorer.space.size) as bar:
         return _Run(explorer, workers, budget, shards, bar).run()
 
 
@@ -215,7 +216,7 @@ def _parts(levels: Levels, most: int) -> Iterator[Levels]:
 class _Bar:
     """The progress bar of a sweep: candidates decided, a second, and the best so far."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, title: str, total: int) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -224,7 +225,7 @@ class _Bar:
             TextColumn("{task.fields[so_far]}"),
             console=Console(stderr=True),
         )
-        self._task = self._progress.add_task("searching", total=total, so_far="compiling")
+        self._task = self._progress.add_task(title, total=total, so_far="compiling")
         self._began = time.perf_counter()
         self._simulated, self._best_us = 0, math.inf
 

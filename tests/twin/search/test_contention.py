@@ -65,10 +65,14 @@ def test_a_winner_that_is_as_fast_alone_is_no_change(tmp_path: Path) -> None:
     assert found.choice == {"super_kernel": 1}
 
 
-def test_both_sweeps_share_a_run_folder_and_keep_apart(tmp_path: Path) -> None:
+def test_both_sweeps_share_a_run_folder_and_keep_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Processes(1) as workers:
         plain = sweep(Explorer(SPACE, 0.0), workers, tmp_path, 10**6)
+        assert "without contention" not in capsys.readouterr().err
         check_contention(SPACE, plain.points[0].index, 0.0, workers, tmp_path, 10**6)
+        assert "searching without contention" in capsys.readouterr().err
         before = {path: path.read_bytes() for path in (tmp_path / SHARDS).iterdir()}
         again = sweep(Explorer(SPACE, 0.0), workers, tmp_path, 10**6)
         check_contention(SPACE, plain.points[0].index, 0.0, workers, tmp_path, 10**6)
