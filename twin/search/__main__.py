@@ -42,6 +42,7 @@ from twin.search.findings import (
 from twin.search.nearest import Change, nearest_changes
 from twin.search.pool import Workers, prepare
 from twin.search.robust import RANKED_TIES, Ranked, rank_ties
+from twin.search.run_folder import SCHEDULES, remove_others
 from twin.search.shards import write_points
 from twin.search.space import Space
 from twin.search.sweep import Sweep, sweep
@@ -78,6 +79,7 @@ def main(config: SearchConfig, folder: Path) -> None:
             changes = nearest_changes(space)
             counts["nearest_changes"] = [asdict(change) for change in changes]
             write_result(folder, "twin.search", config.seed, counts, PACKAGES)
+            remove_others(folder, [])
             raise InfeasibleError(_why_nothing(space, swept, changes))
         ranked = _ranked(config, space, found, workers)
         ties = found.ties[: config.top] if ranked is None else [each.index for each in ranked]
@@ -86,6 +88,7 @@ def main(config: SearchConfig, folder: Path) -> None:
         payload["robustness"] = _robustness(space, found, ranked)
     payload = {**counts, **payload}
     write_result(folder, "twin.search", config.seed, payload, PACKAGES)
+    remove_others(folder, _listed(payload))
     wall_s = time.perf_counter() - began
     write_timing(folder, wall_s, {"evaluations_per_s": swept.simulated / swept_s})
     _write_best(folder, best)
@@ -101,6 +104,12 @@ def main(config: SearchConfig, folder: Path) -> None:
     _print(payload, found, folder, wall_s, swept_s)
     if config.seal:
         _seal(config, space, best, recommended, folder)
+
+
+def _listed(payload: Mapping[str, Any]) -> list[str]:
+    """The schedule files that the result names, in the run folder."""
+    entries = [payload["best"], *payload["tie_set"], *payload["pareto"], *payload["baselines"]]
+    return [entry["schedule"] for entry in entries if "schedule" in entry]
 
 
 def _seal(
@@ -176,7 +185,7 @@ def _confirmed(
     results = confirm(confirmation, schedules, workers)
     entries: dict[int, Entry] = {}
     for index, result in zip(listed, results, strict=False):
-        path = "schedule.yaml" if index == best else f"schedules/candidate-{index}.yaml"
+        path = "schedule.yaml" if index == best else f"{SCHEDULES}/candidate-{index}.yaml"
         write_text(folder / path, dump_schedule(result.schedule))
         name = Naming(space, best)(index)
         entries[index] = {**entry_of(name, result, path), "knobs": space.choice(index)}
@@ -204,7 +213,7 @@ def _baseline_entries(
         if isinstance(baseline.schedule, str):
             entry["infeasible"] = baseline.schedule
         else:
-            path = f"schedules/baseline-{len(entries)}.yaml"
+            path = f"{SCHEDULES}/baseline-{len(entries)}.yaml"
             write_text(folder / path, dump_schedule(baseline.schedule))
             entry = entry_of(baseline.name, next(results), path)
         if baseline.reasoning:
