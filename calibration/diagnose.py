@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,12 +136,16 @@ def _diagnosed(
     sizes = [path.stat().st_size for rank in files if traces and (path := rank.file(TRACE))]
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
                TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("traces", total=sum(sizes), visible=bool(sizes))
+    progress = Progress(*columns, console=Console(stderr=True))
+    task = progress.add_task("traces", total=sum(sizes))
+    with ExitStack() as bar:
 
         def on_rank(rank: RankProfile) -> None:
             path = rank.files.file(TRACE) if traces else None
             if path is not None:
+                if not progress.live.is_started:
+                    # Once a kernel table was read: of what is none only the error is shown.
+                    bar.enter_context(progress)
                 skips = Skips()
                 facts = read_trace(
                     path, rank.origin_us, skips, lambda size: progress.advance(task, size)

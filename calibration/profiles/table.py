@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
+from calibration.profiles.shown import shown
 from calibration.profiles.skipped import Skips
 from hardware_models.errors import InputError
 
@@ -116,6 +117,9 @@ class ProfileTable:
         self._skips = skips
         self._lines = _lines(path, skips)
         number, first = next(self._lines, (1, ""))
+        if first.lstrip().startswith(("{", "[")):
+            allowed = "a CSV header: this is JSON, no kernel_details.csv and no other table"
+            raise InputError("header", shown(first), allowed, f"{path}:{number}")
         try:
             self.header = [name.strip() for name in next(csv.reader([first], strict=True), [])]
         except csv.Error as error:
@@ -124,7 +128,8 @@ class ProfileTable:
             raise InputError("header", "nothing", "a CSV header", f"{path}:1")
         twice = {name for name in self.header if name and self.header.count(name) > 1}
         if twice:
-            raise InputError("header", sorted(twice), "every column once", f"{path}:1")
+            named = shown(", ".join(sorted(twice)))
+            raise InputError("header", named, "every column once", f"{path}:1")
 
     def column(self, *names: str) -> int | None:
         """The index of the first of these columns that the table has."""
