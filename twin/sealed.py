@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,8 +33,11 @@ from twin.uncertainty import COVERAGE
 
 SEALED = "sealed.json"
 FORMAT = 1
+SHORTEST_HASH = 8
+"""Hex digits of a hash that tell sealed files apart."""
 
 _PARTS = ("format", "sealed_at", "made_by", "schedule", "prediction", "interval", "parameters")
+_HEX = re.compile(rf"[0-9a-fA-F]{{{SHORTEST_HASH},64}}")
 _HASHES, _HASH = "hashes", "hash"
 
 
@@ -110,9 +114,15 @@ def write_sealed(
 def read_sealed(path: Path, known_hash: str | None = None) -> Sealed:
     """A sealed file, if it is as it was sealed; ``known_hash`` is what sealing it printed.
 
+    Of that hash its first digits are enough, from ``SHORTEST_HASH`` on.
+
     Raises:
-        InputError: it is no sealed file, or was altered: names the altered parts.
+        InputError: it is no sealed file, or was altered: names the altered parts; or
+            ``known_hash`` is no hash or of another file.
     """
+    if known_hash is not None and not _HEX.fullmatch(known_hash):
+        allowed = f"the hash that sealing printed, or its first {SHORTEST_HASH} hex digits or more"
+        raise InputError("sealed_hash", known_hash, allowed)
     text = read_text(path, "sealed")
     try:
         data = json.loads(text, parse_constant=_no_constant)
@@ -128,7 +138,7 @@ def read_sealed(path: Path, known_hash: str | None = None) -> Sealed:
     if altered:
         allowed = "a file as it was sealed; these parts were altered since"
         raise InputError("sealed", altered, allowed, str(path))
-    if known_hash is not None and data[_HASH] != known_hash:
+    if known_hash is not None and not data[_HASH].startswith(known_hash.lower()):
         allowed = f"the file whose hash was {known_hash}: this one was sealed anew"
         raise InputError("sealed_hash", data[_HASH], allowed, str(path))
     return _sealed(data, str(path))

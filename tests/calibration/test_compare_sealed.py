@@ -63,6 +63,26 @@ def test_an_ascend_profile_is_a_measurement(
     assert "no measurement" in capsys.readouterr().out
 
 
+def test_the_first_digits_of_the_hash_are_enough(
+    sealed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = read_sealed(sealed).hash
+    other = ("0" if whole[7] != "0" else "1") + whole[8:]
+    for given, code in (
+        (whole[:8], 0),
+        (whole[:20].upper(), 0),
+        (whole[:7], 2),
+        (whole[:7] + other, 2),
+        (whole + "0", 2),
+        ("not a hash", 2),
+    ):
+        arguments = (f"sealed={sealed}", "measured.step_ms=25", f"sealed_hash='{given}'")
+        assert compared(tmp_path, *arguments)[0] == code, given
+        error = capsys.readouterr().err
+        assert ("sealed_hash" in error) is (code == 2)
+        assert ("first 8 hex digits" in error) is (code == 2 and given != whole[:7] + other)
+
+
 def test_an_altered_file_is_refused_by_name(
     sealed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
