@@ -148,11 +148,12 @@ def _counts(space: Space, swept: Sweep, found: Answer) -> dict[str, object]:
 
 
 def _why_nothing(space: Space, swept: Sweep, changes: Sequence[Change]) -> str:
-    reason, count = min(swept.infeasible.items(), key=lambda item: (-item[1], item[0]))
+    counted = sorted(swept.infeasible.items(), key=lambda item: (-item[1], item[0]))
+    every = "; ".join(f"{count} fail on {reason}" for reason, count in counted)
     helps = [change.text for change in changes if change.to is not None]
     return (
-        f"nothing feasible among {space.size} candidates; {count} fail on {reason}; "
-        f"the nearest misses by: {swept.nearest.detail if swept.nearest else reason}; "
+        f"nothing feasible among {space.size} candidates; {every}; "
+        f"the nearest misses by: {swept.nearest.detail if swept.nearest else counted[0][0]}; "
         f"nearest change of each kind that helps alone: {', '.join(helps) or 'none'}"
     )
 

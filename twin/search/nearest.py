@@ -6,12 +6,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from twin.report.table import level_text
 from twin.search.changes import with_batch
 from twin.search.config import PARALLEL_SIZES
 from twin.search.space import DIES, Space
 from twin.search.structure import Structure, structural_places
 from twin.validate.deployment import EP_RANGE
 
+_CORES = {"cores": "aic_count", "vector_cores": "aiv_count"}
+"""The parameter that a knob of cores cannot go beyond, by what the knob drives."""
 # Values that are too small break rules too, so each step keeps so many eighths.
 _SCAN = 7
 
@@ -36,7 +39,7 @@ class Change:
 
 
 def nearest_changes(space: Space) -> list[Change]:
-    """The largest smaller batch and KV length, the fewest more dies, and w8a8.
+    """The largest smaller batch and KV length, the fewest more dies, w8a8, and cores that exist.
 
     Each is tried alone.  A kind that a knob of the space drives, or that cannot be changed
     further, is left out.  Less batch and fewer tokens need less memory, so both are bisected;
@@ -61,6 +64,12 @@ def _changes(space: Space) -> Iterator[Change]:
         quantised = replace(deployment, quantisation="w8a8")
         helps = has_feasible(replace(space, base=replace(space.base, deployment=quantised)))
         yield Change("deployment.quantisation", deployment.quantisation, "w8a8" if helps else None)
+    for name, knob in space.knobs.items():
+        most = space.hardware.count(_CORES[knob.drives]) if knob.drives in _CORES else None
+        if most is not None and all(not isinstance(at, str) and at > most for at in knob.levels):
+            near = _fewer_cores(space, name, most)
+            was = f"[{','.join(level_text(at) for at in knob.levels)}]"
+            yield Change(f"search.knobs.{name}.levels", was, near and f"[{near}]")
 
 
 def has_feasible(space: Space) -> bool:
@@ -86,6 +95,15 @@ def _largest(now: int, change: Callable[[int], Space]) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if has_feasible(change(middle)) else (low, middle)
     return low or None
+
+
+def _fewer_cores(space: Space, name: str, most: int) -> str | None:
+    """The most cores, of those that the die has, with which a knob alone makes one feasible."""
+    for cores in range(most, 0, -1):
+        knob = replace(space.knobs[name], levels=(cores,))
+        if has_feasible(replace(space, knobs={**space.knobs, name: knob})):
+            return str(cores)
+    return None
 
 
 def _more_dies(space: Space, now: int) -> int | None:

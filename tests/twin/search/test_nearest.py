@@ -10,7 +10,7 @@ from hardware_models.hardware import load_hardware
 from twin.models import load_model
 from twin.schedule_io import load_schedule
 from twin.search.changes import with_batch, with_dies, with_sizes
-from twin.search.config import Knob
+from twin.search.config import Drives, Knob
 from twin.search.nearest import Change, has_feasible, nearest_changes
 from twin.search.space import Space
 
@@ -78,3 +78,27 @@ def test_quantised_already_is_no_change() -> None:
     plain = replace(space, base=replace(space.base, deployment=deployment))
     assert "deployment.quantisation" in by_field(nearest_changes(plain))
     assert "deployment.quantisation" not in by_field(nearest_changes(space))
+
+
+@pytest.mark.parametrize(
+    ("drives", "level", "cores"), [("cores", 40, 24), ("vector_cores", 90, 48)]
+)
+def test_more_cores_than_the_die_has_name_the_most_that_it_allows(
+    drives: Drives, level: int, cores: int
+) -> None:
+    knob = Knob(drives=drives, stage="stage2", levels=(level,))
+    space = replace(colocated(512, 128), knobs={"split": knob})
+    assert not has_feasible(space)
+    change = by_field(nearest_changes(space))["search.knobs.split.levels"]
+    assert change.was == f"[{level}]"
+    assert change.to is not None
+    most = int(str(change.to)[1:-1])
+    assert 1 <= most <= cores
+    for at in range(1, cores + 1):
+        tried = replace(space, knobs={"split": replace(knob, levels=(at,))})
+        assert has_feasible(tried) if at == most else at < most or not has_feasible(tried)
+
+
+def test_cores_that_the_die_has_are_no_change() -> None:
+    fields = by_field(nearest_changes(colocated(TOO_MANY, 128)))
+    assert not any(field.startswith("search.knobs") for field in fields)

@@ -189,6 +189,18 @@ def test_nothing_feasible_is_exit_3_with_the_constraint_and_by_how_much(
     assert sum(found["infeasible"].values()) == found["candidates"]
 
 
+def test_every_reason_that_leaves_nothing_feasible_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["scenario=afd", "search=few_afd", "deployment.dies=[4]", "workers=1"]
+    assert search(tmp_path, *given) == 3
+    error = capsys.readouterr().err
+    reasons = result(tmp_path)["infeasible"]
+    assert len(reasons) > 1
+    assert sum(reasons.values()) == 216
+    assert all(f"{count} fail on {reason}" in error for reason, count in reasons.items())
+
+
 def test_a_spent_budget_leaves_an_answer_with_a_gap(tmp_path: Path) -> None:
     every = "levels=[0,0.25,0.5,0.75,1]"
     knobs = ("mla_1", "mla_0", "gate_up", "down", "router")
