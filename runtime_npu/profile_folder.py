@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
-from hardware_models.ops import GroupedMatMul
+from hardware_models.ops import ExpertWait, GroupedMatMul
 from runtime_npu.execute import RunResult
 from runtime_npu.parallel.groups import Place, rank_of
 from runtime_npu.profiled import RankProfile
@@ -160,9 +160,14 @@ def _times(rank: RankProfile, name: str, quiet: Sequence[int]) -> Iterator[float
 
 def _running(ops: Sequence[Op], rank: RankProfile, quiet: Sequence[int]) -> float:
     """The share of the quiet steps' time, exchanges left out, in which the rank's thread ran."""
-    alone = {op.name for op in ops if op.rendezvous is None and not collective_of(op.spec)}
+    alone = {op.name for op in ops if op.rendezvous is None and not waits_for_others(op)}
     times = [own for i in quiet for name, own in rank.steps[i].ops.items() if name in alone]
     return min(1.0, sum(own.cpu_us for own in times) / sum(own.wall_us for own in times))
+
+
+def waits_for_others(op: Op) -> bool:
+    """Whether an op's time is also that of other dies, with or without a rendezvous."""
+    return isinstance(op.spec, ExpertWait) or collective_of(op.spec) != ""
 
 
 def _records(

@@ -12,13 +12,17 @@ from mtp_layouts import job_of
 from oracle import prompts_of
 from rank_pool import RankPool
 
+from hardware_models.hardware import load_hardware
 from runtime_npu.backends.fillers import filled
 from runtime_npu.parallel.groups import link_group, peers
 from runtime_npu.plan import layer_plan, prefill_order
+from runtime_npu.profile_folder import waits_for_others
 from runtime_npu.random_checkpoint import make_checkpoint
 from runtime_npu.rank import run_rank
 from runtime_npu.weights import Contents
 from twin.deployment import Afd
+from twin.graph.build import build_step_graph
+from twin.models import load_model
 from twin.schedule import CoreLimit
 from twin.schedule_io import load_schedule
 from twin.validate.deployment import MOST_ROWS
@@ -67,6 +71,14 @@ def test_transfers_share_the_cores_of_their_role() -> None:
 
 def test_prompts_bring_each_die_its_own_most_rows() -> None:
     assert prefill_order(load_schedule("cpu/afd_direct")).chunk_tokens == MOST_ROWS
+
+
+def test_only_what_waits_for_other_dies_counts_as_an_exchange() -> None:
+    schedule = load_schedule("cpu/afd_direct")
+    hardware = load_hardware(schedule.deployment.hardware)
+    ops = build_step_graph(schedule, load_model(schedule.model), hardware).ops
+    assert {waits_for_others(op) for op in ops if ".afd." in op.name} == {True}
+    assert {waits_for_others(op) for op in ops if ".afd." not in op.name} == {False}
 
 
 @pytest.mark.parametrize(
