@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ import yaml
 from calibration.compare import CompareConfig
 from hardware_models.errors import InfeasibleError, InputError, MachineError
 from twin.cli import FAULT, READER_LEFT, run
+from twin.workload import ExpertLoad
 
 COMMANDS = [
     "search",
@@ -161,6 +163,19 @@ def test_help_explains_every_key_and_lists_every_choice(
     for group in groups:
         for item in (resources.files("scenarios") / group.partition("@")[0]).iterdir():
             assert item.name.removesuffix(".yaml") in explained
+
+
+@pytest.mark.parametrize("name", ["search", "plan"])
+def test_help_gives_the_form_of_dies_and_the_expert_loads(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(name, CompareConfig, lambda _, __: None, ["--help"]) == 0
+    explained, _, _ = capsys.readouterr().out.partition("== Configuration as composed")
+    said = " ".join(explained.split())
+    assert re.search(r"deployment\.dies is a list of .*\[256\]", said)
+    loads = said.partition("workload.expert_load:")[2].partition("deployment ")[0]
+    assert all(load in loads for load in get_args(ExpertLoad))
+    assert "twin.cluster" in loads
 
 
 def test_a_reader_that_leaves_is_no_fault() -> None:
