@@ -2,7 +2,7 @@
 
 The measurement is a time given as ``measured.step_ms``, ``measured.tpot_ms`` or
 ``measured.ttft_ms``, or a profile: run folders of ``runtime_npu.run profile=true`` that ran the
-sealed schedule, or an Ascend profiler's files.
+sealed schedule, or an Ascend profiler's files whose kernels are that schedule's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from calibration.profiles.diagnosis import diagnose
 from calibration.profiles.folder import find_ranks
 from calibration.profiles.mapping import Context
 from calibration.profiles.measured import has_runs, read_runs
+from calibration.profiles.profile import RankProfile
+from calibration.profiles.same_step import launches_that_differ
 from calibration.profiles.shown import shown
 from hardware_models.errors import InputError
+from twin.graph.build import build_step_graph
 from twin.models import load_model
 from twin.report.table import console
 from twin.results import write_result
@@ -123,7 +126,17 @@ def _profiled(sealed: Sealed, path: Path) -> dict[str, float]:
     collectives = collectives_of(files)
     context = Context(schedule.workload.kv_tokens, 0, collectives.dies, collectives.moved_mb)
     steps: dict[str, float] = {}
-    found = diagnose(files, context, sealed.hardware)
+    graph = build_step_graph(schedule, load_model(schedule.model), sealed.hardware)
+
+    def on_rank(rank: RankProfile) -> None:
+        if unlike := launches_that_differ(rank, graph):
+            allowed = (
+                "a profile of the sealed schedule; launches a step (in brackets: the sealed "
+                f"one's) of rank {rank.rank}: {', '.join(unlike)}"
+            )
+            raise InputError("profiles", str(path), allowed)
+
+    found = diagnose(files, context, sealed.hardware, on_rank)
     for step in found.steps:
         steps[step.step] = max(step.total_us, steps.get(step.step, 0.0))
     if not steps:

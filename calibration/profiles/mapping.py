@@ -114,8 +114,7 @@ class _NotSaidError(Exception):
 def map_kernel(kernel: Kernel, context: Context) -> Mapped:
     """Our kind and spec of a kernel; never fails, a reason says why a spec is missing."""
     type_ = type_of(kernel)
-    found = next((row for row in _KERNELS if row[0].fullmatch(type_)), None)
-    _, kind, build = found or (None, _vector_kind(type_), _vector)
+    kind, build = _model_of(type_)
     if not kind:
         return Mapped(kernel, "", None, f"no model of kernel {type_ or 'without a type'}")
     try:
@@ -125,6 +124,16 @@ def map_kernel(kernel: Kernel, context: Context) -> Mapped:
     except (IndexError, ValueError, ZeroDivisionError):
         return Mapped(kernel, kind, None, f"{type_}: the input shapes say too little")
     return Mapped(kernel, kind_of(spec), spec)
+
+
+def kind_of_type(type_: str) -> str:
+    """Our kind of a kernel type, before its shapes say more; empty where it is none of ours."""
+    return _model_of(type_)[0]
+
+
+def _model_of(type_: str) -> tuple[str, _Build]:
+    found = next((row for row in _KERNELS if row[0].fullmatch(type_)), None)
+    return found[1:] if found else (_vector_kind(type_), _vector)
 
 
 def type_of(kernel: Kernel) -> str:
