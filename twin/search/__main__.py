@@ -283,8 +283,8 @@ def _print(
     best = payload["best"]
     latency, best_ms = latency_of(best)
     for baseline in baselines:
-        if "infeasible" not in baseline and latency_of(baseline)[1] < best_ms:
-            gain = 1 - latency_of(baseline)[1] / best_ms
+        gain = 0.0 if "infeasible" in baseline else 1 - latency_of(baseline)[1] / best_ms
+        if gain >= 0.0005:  # less would be printed as nothing
             out.print(f"outside this space, baseline {baseline['name']} is {gain:.1%} faster")
     tolerance = payload["tie_tolerance"]
     out.print(f"{len(found.ties)} schedule(s) tie within {tolerance:.1%} of the best {latency}:")
