@@ -106,3 +106,10 @@ def test_a_run_from_another_folder_writes_only_its_run_folder(tmp_path: Path) ->
         "trace.json",
         "report.html",
     }
+
+
+def test_modules_of_the_tests_have_names_of_their_own() -> None:
+    """pytest imports them by their last name: two alike stop the whole run at collection."""
+    modules = [p.stem for p in Path(__file__).parent.rglob("*.py")]
+    shared = {"conftest", "__init__"}
+    assert sorted(m for m in set(modules) - shared if modules.count(m) > 1) == []
