@@ -10,6 +10,8 @@ from hardware_models.errors import InputError
 LoadKind = Literal["balanced", "uniform", "zipf", "lognormal", "file"]
 PlacementKind = Literal["contiguous", "spread", "file"]
 
+_EXPONENT, _SIGMA = 1.0, 0.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvLengths:
@@ -49,19 +51,25 @@ class ExpertLoad:
     """
 
     kind: LoadKind = "balanced"
-    exponent: float = 1.0
-    sigma: float = 0.5
+    exponent: float = _EXPONENT
+    sigma: float = _SIGMA
     file: str | None = None
 
     def check(self) -> None:
-        """Refuse parameters out of range and a file that is missing or not asked for.
+        """Refuse parameters out of range or of another kind, and a file missing or not asked for.
 
         Raises:
             InputError: names the key.
         """
-        for name, value in (("exponent", self.exponent), ("sigma", self.sigma)):
+        for name, value, kind, default in (
+            ("exponent", self.exponent, "zipf", _EXPONENT),
+            ("sigma", self.sigma, "lognormal", _SIGMA),
+        ):
             if not 0.0 <= value <= 10.0:
                 raise InputError(f"load.{name}", value, "a number from 0 to 10")
+            if self.kind != kind and value != default:
+                allowed = f"{default} without load.kind={kind}, which alone has a use for it"
+                raise InputError(f"load.{name}", value, allowed)
         if (self.kind == "file") != (self.file is not None):
             raise InputError("load.file", self.file, "a file where, and only where, kind is file")
 
