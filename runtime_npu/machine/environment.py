@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hardware_models.hardware import Hardware
 from runtime_npu.machine.finding import Finding, judge
@@ -31,13 +32,17 @@ EXPANSION_MODE = "AIV"
 def check_buffer(
     schedule: Schedule, model: ModelSpec, hardware: Hardware, environment: Mapping[str, str]
 ) -> Finding:
-    """HCCL_BUFFSIZE (MB) against what dispatch and combine of the schedule need."""
+    """HCCL_BUFFSIZE (MB) against what dispatch and combine of the schedule need.
+
+    Prefill exchanges without them: there it is the decode steps behind it that need the buffer.
+    """
     name = "HCCL_BUFFSIZE"
     default = hardware.count("hccl_buffer_mb")
     text = environment.get(name, str(default))
     if not text.isdecimal():
         return Finding(name, "fault", repr(text), f"export {name}={default} (whole MB)")
-    needed = dispatch_buffer_mib(step_shapes(schedule, model), hardware)
+    decode = replace(schedule, workload=replace(schedule.workload, phase="decode"), prefill=None)
+    needed = dispatch_buffer_mib(step_shapes(decode, model), hardware)
     found = f"{text} MB, {needed} needed" + ("" if name in environment else " (unset: the default)")
     return judge(name, int(text) >= needed, found, f"export {name}={needed}")
 

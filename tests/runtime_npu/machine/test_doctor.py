@@ -26,8 +26,9 @@ from runtime_npu.machine.environment import check_buffer, check_expansion_mode, 
 from runtime_npu.machine.software import check_cann, check_driver, check_torch_pair
 from twin.cli import run as run_command
 from twin.deployment import RoleDeployment
+from twin.memory import exchange_buffer_mib
 from twin.models import load_model
-from twin.schedule import Schedule
+from twin.schedule import PrefillPlan, Schedule
 from twin.schedule_io import load_schedule
 
 A3 = load_hardware("a3-752t")
@@ -136,6 +137,19 @@ def test_the_buffer_is_checked_against_the_formula() -> None:
     assert check_buffer(large, model, A3, {"HCCL_BUFFSIZE": "lots"}).status == "fault"
 
 
+def test_the_buffer_of_prefill_is_that_of_the_decode_steps_behind_it() -> None:
+    schedule = load_schedule("recipe_prefill")
+    model = load_model(schedule.model)
+    assert check_buffer(schedule, model, A3, {}).found.startswith("200 MB, 200 needed")
+    # A token a sequence, 100 of them on each of the 32 dies, whatever micro-batches prefill has.
+    large = replace(with_batch(schedule, 3200), prefill=PrefillPlan(micro_batches=4))
+    rows = exchange_buffer_mib(
+        local_experts=16, rows=100, ranks=32, hidden=model.hidden_size, topk=model.moe_topk
+    )
+    assert rows > 200
+    assert check_buffer(large, model, A3, {}).fix == f"export HCCL_BUFFSIZE={rows}"
+
+
 def test_collectives_run_on_vector_cores() -> None:
     assert check_expansion_mode({"HCCL_OP_EXPANSION_MODE": "AIV"}).status == "ok"
     assert check_expansion_mode({"HCCL_OP_EXPANSION_MODE": "AI_CPU"}).status == "fault"
@@ -169,8 +183,9 @@ def test_a_probe_that_fails_or_hangs_is_a_finding() -> None:
     assert "no answer" in ask([python, "-c", "import time; time.sleep(60)"], 0.5).fault
 
 
+@pytest.mark.parametrize("schedule", ["recipe_colocated", "recipe_prefill", "recipe_afd"])
 def test_a_machine_with_all_of_it_has_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / software.DRIVER_INFO
     info.parent.mkdir(parents=True)
@@ -184,7 +199,7 @@ def test_a_machine_with_all_of_it_has_no_fault(
     monkeypatch.setattr(software, "_installed", lambda name: "2.13.0")
     answer = {"devices": [{f: getattr(DIE, f) for f in DIE.__slots__}] * 16, "missing_ops": []}
     probe = [sys.executable, "-c", f"print({json.dumps(json.dumps(answer))})"]
-    findings = examine(DoctorOptions(schedule="recipe_colocated"), environment, tmp_path, probe)
+    findings = examine(DoctorOptions(schedule=schedule), environment, tmp_path, probe)
     assert {finding.status for finding in findings} == {"ok"}
 
 
