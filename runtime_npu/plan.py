@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hardware_models.errors import InputError
-from hardware_models.ops.vector_transfer import DEFAULT_CORES
 from twin.deployment import Role
+from twin.graph.placement import Placement
 from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
 from twin.validate.deployment import MOST_ROWS
 
@@ -105,20 +105,18 @@ def layer_plan(schedule: Schedule, role: Role = "colocated") -> LayerPlan:
         stages=tuple(MainStage(_lane(schedule, stage, "main"), stage.ends_after) for stage in own),
         moe=next((_lane(schedule, stage, "moe") for stage in own if "moe" in stage.streams), None),
         prefetches=schedule.prefetches_of(role),
-        links=_link_limits(schedule, role, own),
+        links=_link_limits(schedule, role),
     )
 
 
-def _link_limits(schedule: Schedule, role: Role, stages: Sequence[Stage]) -> tuple[CoreLimit, ...]:
+def _link_limits(schedule: Schedule, role: Role) -> tuple[CoreLimit, ...]:
     """The vector cores of a role's transfers, dealt out among those that run side by side."""
     afd = schedule.deployment.afd
     if afd is None or not afd.holds_cores:
         return ()
-    asked, parts = stages[-1].streams["link"].aiv, 1
-    if role == "ffn":
-        parts = schedule.deployment.attention_ratio
-    each, rest = divmod(DEFAULT_CORES if asked is None else asked, parts)
-    return tuple(CoreLimit(aiv=each + (part < rest)) for part in range(parts))
+    parts = schedule.deployment.attention_ratio if role == "ffn" else 1
+    place = Placement(schedule, role, ()).link
+    return tuple(place("link", part, parts).limit for part in range(parts))
 
 
 def _lane(schedule: Schedule, stage: Stage, stream: str) -> Lane:
