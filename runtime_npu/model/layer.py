@@ -16,7 +16,7 @@ from runtime_npu.model.direct import DirectExperts
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.moe import Moe
 from runtime_npu.model.pieces import Pieces, finish
-from runtime_npu.model.shortcut import LocalExperts, RemoteExperts, Ticket
+from runtime_npu.model.shortcut import AwayExperts, LocalExperts, RemoteExperts, Ticket
 from runtime_npu.parallel.shard import Shard
 from runtime_npu.parallel.world import World
 from twin.model_spec import ModelSpec
@@ -59,7 +59,7 @@ class Layer(nn.Module):
         # Registered under the schedule's names, so that a weight is found by its name.
         self.attention = nn.ModuleList(self._attentions)
         self.dense = nn.ModuleList(self._denses)
-        self._experts: LocalExperts | RemoteExperts | DirectExperts
+        self._experts: LocalExperts | AwayExperts
         if shard.holds_router:
             self.moe = Moe(spec, dtype, shard, groups)
         if shard.holds_experts:

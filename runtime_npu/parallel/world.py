@@ -59,12 +59,10 @@ class World:
         if self.deployment.is_direct:
             depth *= 2  # of each micro-batch, counts and copies
         return tuple(
-            Link(peer, depth, self._handles.get(("link", self._link_group(peer))))
+            Link(peer, depth, self._handles.get(("link", own)))
             for peer in peers(self.deployment, self.rank)
+            for own in [link_group(self.deployment, self.rank, peer)]
         )
-
-    def _link_group(self, peer: int) -> tuple[int, ...]:
-        return link_group(self.deployment, self.rank, peer)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """``values`` [...] of every rank: [ranks, ...].  Control traffic, no op of the model."""
