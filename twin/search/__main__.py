@@ -73,6 +73,8 @@ def main(config: SearchConfig, folder: Path) -> None:
     with workers_of(config.search.executor, config.workers) as workers:
         swept = sweep(Explorer(space, config.tie_tolerance), workers, folder, config.budget)
         swept_s = time.perf_counter() - began
+        if swept.taken:
+            out.print(f"{swept.taken} of its shards were in {folder} already: not explored again")
         found = answer(space, swept.points, config.tie_tolerance)
         counts = _counts(space, swept, found)
         if not found.ties:

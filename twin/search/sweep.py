@@ -43,6 +43,7 @@ class Sweep:
 
     ``points`` are those within the tolerance of the best of their structure's scale,
     ``best_by_level`` the best simulated ones with each level of each knob, both by index.
+    ``taken`` counts the shards that were on disk already; sweeps that differ in it are equal.
     """
 
     points: list[Point] = field(default_factory=list)
@@ -53,6 +54,7 @@ class Sweep:
     open_bound_us: float = math.inf
     infeasible: Counter[str] = field(default_factory=Counter)
     nearest: Rejection | None = None
+    taken: int = field(default=0, compare=False)
 
     @property
     def feasible(self) -> int:
@@ -128,6 +130,7 @@ class _Run:
         """What each task finds, in their order: of an earlier run, or explored now."""
         keys = [self._key(task) for task in tasks]
         found = {place: known for place, key in enumerate(keys) if (known := self.shards.read(key))}
+        self.total.taken = len(found)
         for place, known in found.items():
             self.bar.advance(tasks[place].size, known)
         left = [place for place in range(len(tasks)) if place not in found]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from twin.cli import run
 from twin.search.__main__ import main
@@ -33,12 +36,18 @@ def killed(folder: Path) -> None:
     assert search.returncode == -signal.SIGKILL
 
 
-def test_a_killed_search_goes_on_with_nothing_lost_or_done_twice(tmp_path: Path) -> None:
+def test_a_killed_search_goes_on_with_nothing_lost_or_done_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     killed(tmp_path / "killed")
     left = {path: (path.stat().st_ino, path.read_bytes()) for path in shards(tmp_path / "killed")}
+    told = {}
     for name in ("whole", "killed"):
         arguments = [*SPACE, "workers=1", f"output={tmp_path / name}"]
         assert run("search", SearchConfig, main, arguments) == 0
+        told[name] = re.findall(r"(\d+) of its shards were in", capsys.readouterr().out)
+    assert not told["whole"]
+    assert 3 <= int(*told["killed"]) <= len(left)
     # A shard that is written again is another file.
     kept = {path: (path.stat().st_ino, path.read_bytes()) for path in left}
     assert kept == left
