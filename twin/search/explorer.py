@@ -70,8 +70,8 @@ class Explorer:
                 dump_schedule(space.base),
                 space.model,
                 list(space.hardware),
-                space.levels,
                 space.knobs,
+                space.dies,
             )
         )
         self.space_key = hashlib.sha256(text.encode()).hexdigest()

@@ -7,7 +7,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -208,6 +208,22 @@ def test_what_another_search_left_is_not_taken(tmp_path: Path) -> None:
     assert swept("dies", tmp_path) == swept("dies", tmp_path / "..")
     assert before.items() < shards(tmp_path).items()
     assert DEADLOCK not in whole_reasons()
+
+
+def test_whatever_a_space_differs_in_its_tasks_have_names_of_their_own() -> None:
+    space = space_of("colocated")
+    others = {
+        "base": load_schedule("recipe_long_context"),
+        "model": load_model("mid"),
+        "hardware": HARDWARE.with_values({"sdma_gbps": HARDWARE["sdma_gbps"] / 2}),
+        "knobs": {**space.knobs, "mla": replace(MLA, levels=(0, 0.25, 1))},
+        "dies": (32,),
+    }
+    assert set(others) == {each.name for each in fields(Space)}
+    spaces = [space, *(replace(space, **{name: other}) for name, other in others.items())]
+    explorers = [Explorer(each, 0.01) for each in spaces]
+    assert len({each.fingerprint for each in explorers}) == len(spaces)
+    assert len({each.space_key for each in explorers}) == len(spaces)
 
 
 def test_what_another_version_left_is_not_taken(
