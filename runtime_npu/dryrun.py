@@ -22,7 +22,8 @@ from hardware_models.hardware import load_hardware
 from runtime_npu.lower.check import all_differences
 from runtime_npu.lower.listing import TITLE, listing, outside_and_first
 from runtime_npu.lower.lowered import LoweredOp
-from runtime_npu.npu.check import check_transport
+from runtime_npu.machine.environment import BUFFER
+from runtime_npu.npu.check import check_deployment
 from runtime_npu.parallel.groups import place_of
 from runtime_npu.plan import check_supported
 from runtime_npu.record import OpRecord
@@ -38,7 +39,6 @@ from twin.schedule_io import load_schedule, save_schedule
 from twin.validate import validate_schedule
 
 COMMAND = "runtime_npu.dryrun"
-BUFFER = "HCCL_BUFFSIZE"
 Mode = Literal["eager", "ge_graph", "npugraph_ex"]
 
 
@@ -101,7 +101,8 @@ def dry_run(options: DryrunOptions, folder: Path) -> DryRun:
     spec = dataclasses.replace(model, num_layers=layers)
     hardware = load_hardware(deployment.hardware)
     validate_schedule(schedule, model, hardware)
-    _check_lowered(schedule, options.schedule)
+    check_supported(schedule, options.schedule)
+    check_deployment(schedule, options.schedule)
     buffer_mib = None
     if not schedule.workload.is_prefill:
         buffer_mib = dispatch_buffer_mib(step_shapes(schedule, model), hardware)
@@ -115,19 +116,6 @@ def dry_run(options: DryrunOptions, folder: Path) -> DryRun:
     found = all_differences(lowered, records, graph, deployment, options.rank)
     kinds = {op.name: op.kind for op in graph.ops}
     return DryRun(schedule, left_out, buffer_mib, tuple(lowered), kinds, found)
-
-
-def _check_lowered(schedule: Schedule, source: str) -> None:
-    """Refuse by name what is not lowered: all that no run executes, and more."""
-    check_supported(schedule, source)
-    check_transport(schedule, source)
-    deployment = schedule.deployment
-    for field, value, allowed in (
-        ("deployment.quantisation", deployment.quantisation, ("bf16", "w8a8")),
-    ):
-        if value not in allowed:
-            said = " or ".join(str(item) for item in allowed)
-            raise InputError(field, value, f"{said} (what is lowered)", source)
 
 
 def _lower(

@@ -16,6 +16,7 @@ from twin.schedule import Schedule
 DIES_PER_NODE = 16
 """Of an Atlas A3 node: 8 packages of 2 dies (the recipe's README)."""
 
+BUFFER = "HCCL_BUFFSIZE"
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 ADVISED = {
     "HCCL_CONNECT_TIMEOUT": "1200",
@@ -36,15 +37,15 @@ def check_buffer(
 
     Prefill exchanges without them: there it is the decode steps behind it that need the buffer.
     """
-    name = "HCCL_BUFFSIZE"
     default = hardware.count("hccl_buffer_mb")
-    text = environment.get(name, str(default))
+    text = environment.get(BUFFER, str(default))
     if not text.isdecimal():
-        return Finding(name, "fault", repr(text), f"export {name}={default} (whole MB)")
+        return Finding(BUFFER, "fault", repr(text), f"export {BUFFER}={default} (whole MB)")
     decode = replace(schedule, workload=replace(schedule.workload, phase="decode"), prefill=None)
     needed = dispatch_buffer_mib(step_shapes(decode, model), hardware)
-    found = f"{text} MB, {needed} needed" + ("" if name in environment else " (unset: the default)")
-    return judge(name, int(text) >= needed, found, f"export {name}={needed}")
+    unset = "" if BUFFER in environment else " (unset: the default)"
+    found = f"{text} MB, {needed} needed{unset}"
+    return judge(BUFFER, int(text) >= needed, found, f"export {BUFFER}={needed}")
 
 
 def check_expansion_mode(environment: Mapping[str, str]) -> Finding:

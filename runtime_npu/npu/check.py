@@ -9,12 +9,16 @@ from twin.schedule import Schedule
 QUANTISATIONS = ("bf16", "w8a8")
 
 
-def check_transport(schedule: Schedule, source: str) -> None:
-    """Refuse AFD's direct transport, which the npu backend leaves out.
+def check_deployment(schedule: Schedule, source: str) -> None:
+    """Refuse a deployment that the npu backend leaves out.
 
     Raises:
-        InputError: names it.
+        InputError: names the field.
     """
+    quantisation = schedule.deployment.quantisation
+    if quantisation not in QUANTISATIONS:
+        allowed = f"{' or '.join(QUANTISATIONS)} (what fused ops compute in)"
+        raise InputError("deployment.quantisation", quantisation, allowed, source)
     if schedule.deployment.is_direct:
         allowed = "sdma_pairs on an NPU (direct runs on the CPU)"
         raise InputError("deployment.afd.transport", "direct", allowed, source)
@@ -26,10 +30,6 @@ def check_for_npu(options: RunOptions, schedule: Schedule) -> None:
     Raises:
         InputError: names the option or field.
     """
-    source, quantisation = options.schedule, schedule.deployment.quantisation
-    if quantisation not in QUANTISATIONS:
-        allowed = f"{' or '.join(QUANTISATIONS)} (what fused ops compute in)"
-        raise InputError("deployment.quantisation", quantisation, allowed, source)
-    check_transport(schedule, source)
+    check_deployment(schedule, options.schedule)
     if options.temperature > 0:
         raise InputError("temperature", options.temperature, "0 (greedy) with device=npu")

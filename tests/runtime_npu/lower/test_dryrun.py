@@ -136,6 +136,7 @@ def test_what_no_npu_executes_is_not_lowered_either(
     save_schedule(replace(schedule, deployment=deployment, prefetch=()), path)
     assert command(f"schedule={path}", f"output={tmp_path}/run") == 2
     assert "deployment.afd.transport" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "lowering.log").exists()
 
 
 @pytest.mark.nightly

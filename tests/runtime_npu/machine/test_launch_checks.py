@@ -27,8 +27,9 @@ from runtime_npu.machine.launch import require_npus
 from runtime_npu.options import RunOptions
 from runtime_npu.run import main
 from twin.cli import run as run_command
+from twin.deployment import Afd
 from twin.models import load_model
-from twin.schedule_io import load_schedule
+from twin.schedule_io import load_schedule, save_schedule
 
 A3 = load_hardware("a3-752t")
 SCHEDULE = load_schedule("recipe_colocated")
@@ -156,6 +157,19 @@ def test_what_an_npu_run_does_not_do_is_refused_by_name(
         given.remove("device=npu")
     assert run_command("run", RunOptions, main, given) == 2
     assert f"{field}: got" in capsys.readouterr().err
+
+
+def test_direct_transfers_are_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime_npu.run.require_npus", lambda *_: None)
+    schedule = load_schedule("recipe_afd")
+    deployment = replace(schedule.deployment, afd=Afd(transport="direct"))
+    path = tmp_path / "schedule.yaml"
+    save_schedule(replace(schedule, deployment=deployment, prefetch=()), path)
+    words = [f"schedule={path}", "device=npu", f"output={tmp_path}/run"]
+    assert run_command("run", RunOptions, main, words) == 2
+    assert "deployment.afd.transport: got 'direct'" in capsys.readouterr().err
 
 
 def test_visible_devices_are_read_as_a_list() -> None:
