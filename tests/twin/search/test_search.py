@@ -18,6 +18,7 @@ from twin.schedule_io import load_schedule
 from twin.sealed import SEALED, read_sealed
 from twin.search.__main__ import SEALED_RECOMMENDED, main
 from twin.search.config import SearchConfig
+from twin.search.run_folder import SCHEDULES
 from twin.search.shards import POINTS, SHARDS
 
 SMALL = [
@@ -174,10 +175,11 @@ def test_an_illegal_ratio_is_counted_not_dropped(tmp_path: Path) -> None:
 def test_nothing_feasible_is_exit_3_with_the_constraint_and_by_how_much(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = search(
-        tmp_path, *COLOCATED, "deployment.dies=[8]", "deployment.lm_head_tp=8", "workers=1"
-    )
-    assert code == 3
+    arguments = [*COLOCATED, "workers=1", "draws=0", "top=1", "deployment.lm_head_tp=8"]
+    assert search(tmp_path, *arguments) == 0
+    assert search(tmp_path, *arguments, "deployment.dies=[8]") == 3
+    assert {path.name for path in tmp_path.iterdir()} == {"result.json", SHARDS, SCHEDULES}
+    assert not list((tmp_path / SCHEDULES).iterdir())
     error = capsys.readouterr().err
     assert "memory of a colocated die" in error
     assert "GiB too much" in error
