@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,10 @@ def launch_eager(
 
     The step runs twice: the first time makes communicators, and forms of weights.
     """
-    path = Path(os.environ.setdefault(LOG, tempfile.mkstemp(suffix=".log")[1]))
+    if LOG not in os.environ:
+        # A file in memory, gone with this process.
+        os.environ[LOG] = f"/proc/self/fd/{os.memfd_create('launches')}"
+    path = Path(os.environ[LOG])
     note("begins")
     start = path.stat().st_size
     store = _pretend_hccl(schedule.deployment.total_dies, rank)

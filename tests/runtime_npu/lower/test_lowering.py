@@ -29,9 +29,12 @@ def lowered(
 ) -> dict[str, Any]:
     here = Path(__file__).parent
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(here), str(here.parent))))
-    path = folder / "answers.json"
+    path, scratch = folder / "answers.json", folder / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     done = run_on_standins("child_knobs", [mode, str(path), *names])
     assert done.returncode == 0, done.stderr
+    assert list(scratch.iterdir()) == []
     answers: dict[str, Any] = json.loads(path.read_text())
     return answers
 
