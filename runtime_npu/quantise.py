@@ -17,6 +17,10 @@ class Quantised(NamedTuple):
     scale: torch.Tensor
 
 
+SCALE_BYTES = 4
+"""Of a row's fp32 scale, which travels as the last bytes of the row."""
+
+
 def quantise_rows(x: torch.Tensor) -> Quantised:
     """The int8 nearest to each row of ``x`` [..., n] over its scale: largest magnitude / 127.
 
@@ -28,3 +32,14 @@ def quantise_rows(x: torch.Tensor) -> Quantised:
     # Over a tiny scale the largest could round to 128.
     values = (wide / scale.unsqueeze(-1)).round().clamp(-LARGEST, LARGEST)
     return Quantised(values.to(torch.int8), scale)
+
+
+def join_scale(quantised: Quantised) -> torch.Tensor:
+    """int8 rows [N, n + 4 bytes] that end in their scales, so that one exchange takes both."""
+    return torch.cat((quantised.values, quantised.scale[:, None].view(torch.int8)), 1)
+
+
+def split_scale(rows: torch.Tensor) -> Quantised:
+    """What :func:`join_scale` joined: values [N, n] and scales [N]."""
+    values, scale = torch.split(rows, [rows.shape[1] - SCALE_BYTES, SCALE_BYTES], 1)
+    return Quantised(values.contiguous(), scale.contiguous().view(torch.float32)[:, 0])

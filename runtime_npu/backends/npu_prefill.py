@@ -15,10 +15,8 @@ from runtime_npu.backends.prefill import Rerouted, Routed
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.npu import attention_ops, matmul_ops, moe_ops
 from runtime_npu.parallel.communicator import Communicator
+from runtime_npu.quantise import Quantised, join_scale, split_scale
 from runtime_npu.rope import Rope
-
-SCALE_BYTES = 4
-"""Of an int8 row's fp32 scale, which travels as its last bytes."""
 
 
 class NpuPrefill(NpuFfn):
@@ -113,9 +111,7 @@ class NpuPrefill(NpuFfn):
         rows, scales, places, counts = moe_ops.init_routing_quantised(
             x, ids, experts, self._router_width - experts
         )
-        # One exchange takes both.
-        joined = torch.cat((rows, scales[:, None].view(torch.int8)), 1)
-        return Routed(self._wrote(joined), places, counts)
+        return Routed(self._wrote(join_scale(Quantised(rows, scales))), places, counts)
 
     @override
     def read_counts(
@@ -155,10 +151,8 @@ class NpuPrefill(NpuFfn):
     def re_routing_quantised(
         self, rows: torch.Tensor, arriving: torch.Tensor
     ) -> tuple[Rerouted, torch.Tensor]:
-        values, scale = torch.split(rows, [rows.shape[1] - SCALE_BYTES, SCALE_BYTES], 1)
-        sorted_rows, scales, order, counts = moe_ops.re_routing(
-            values.contiguous(), arriving, scale.contiguous().view(torch.float32)[:, 0]
-        )
+        values, scale = split_scale(rows)
+        sorted_rows, scales, order, counts = moe_ops.re_routing(values, arriving, scale)
         return Rerouted(self._wrote(sorted_rows), counts, order), scales
 
     @override

@@ -13,12 +13,11 @@ from runtime_npu.backends.base import Dispatched, PrologWeights
 from runtime_npu.backends.paged import attend_pages
 from runtime_npu.backends.prefill import Routed
 from runtime_npu.backends.reference_direct import ReferenceDirect
-from runtime_npu.backends.reference_prefill import split_scale
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.model.online_softmax import Attended, merge
 from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.parallel.link import Link
-from runtime_npu.quantise import Quantised, quantise_rows
+from runtime_npu.quantise import Quantised, quantise_rows, split_scale
 from runtime_npu.record import Event
 from runtime_npu.rope import Rope
 from runtime_npu.sampling import Draw, nucleus

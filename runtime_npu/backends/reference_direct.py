@@ -10,8 +10,9 @@ from typing_extensions import override
 from runtime_npu.backends.direct import Arrived, Away
 from runtime_npu.backends.fillers import filled
 from runtime_npu.backends.prefill import Rerouted, Routed
-from runtime_npu.backends.reference_prefill import SCALE_BYTES, ReferencePrefill
+from runtime_npu.backends.reference_prefill import ReferencePrefill
 from runtime_npu.parallel.link import Link
+from runtime_npu.quantise import SCALE_BYTES
 
 
 class ReferenceDirect(ReferencePrefill):

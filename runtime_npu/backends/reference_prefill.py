@@ -13,11 +13,8 @@ from runtime_npu.backends.prefill import Rerouted, Routed
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.model.online_softmax import attend
 from runtime_npu.parallel.communicator import Communicator
-from runtime_npu.quantise import quantise_rows
+from runtime_npu.quantise import join_scale, quantise_rows, split_scale
 from runtime_npu.rope import Rope
-
-SCALE_BYTES = 4
-"""Of an int8 row's fp32 scale, which travels as its last bytes."""
 
 
 class ReferencePrefill(Backend):
@@ -96,9 +93,7 @@ class ReferencePrefill(Backend):
 
     @override
     def init_routing_quantised(self, x: torch.Tensor, ids: torch.Tensor, experts: int) -> Routed:
-        quantised = quantise_rows(x)
-        scale = quantised.scale[:, None].view(torch.int8)
-        return self.init_routing(torch.cat((quantised.values, scale), 1), ids, experts)
+        return self.init_routing(join_scale(quantise_rows(x)), ids, experts)
 
     @override
     def read_counts(
@@ -153,9 +148,3 @@ class ReferencePrefill(Backend):
         weighted = rows.float() * weights.flatten()[source, None]
         total.index_add_(0, source // ids.shape[1], weighted)
         return total.to(x.dtype)
-
-
-def split_scale(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 ``rows`` [N, hidden + 4 bytes] as values [N, hidden] and fp32 scales [N]."""
-    values, scale = torch.split(rows, [rows.shape[1] - SCALE_BYTES, SCALE_BYTES], 1)
-    return values, scale.contiguous().view(torch.float32)[:, 0]
