@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.table import Table
@@ -71,7 +71,12 @@ class CompareConfig:
         if self.measurements is not None and (self.profiles or self.sealed):
             other = "sealed=" if self.sealed else "profiles="
             raise InputError("measurements", self.measurements, f"null with {other}")
-        if self.sealed is None:
+        if self.sealed is not None:
+            for name, chosen in asdict(self.hardware).items():
+                if chosen:
+                    allowed = "none with sealed=FILE, which has parameters of its own"
+                    raise InputError(f"hardware.{name}", chosen, allowed)
+        else:
             for name, value in self.measured.given().items():
                 raise InputError(f"measured.{name}", value, "null without sealed=FILE")
             if self.sealed_hash is not None:

@@ -105,6 +105,8 @@ def test_an_altered_file_is_refused_by_name(
         (["sealed={}", "profiles=nowhere"], "nowhere"),
         (["sealed={}", "measured.step_ms=1", "measurements=x.csv"], "measurements"),
         (["sealed={}", "measured.step_ms=1", "sealed_hash=00"], "sealed_hash"),
+        (["sealed={}", "measured.step_ms=1", "hardware=cpu"], "hardware.die"),
+        (["sealed={}", "measured.step_ms=1", "+hardware.values.sdma_gbps=1"], "hardware.values"),
         (["measured.step_ms=1"], "measured.step_ms"),
         (["sealed_hash=00"], "sealed_hash"),
         (["sealed=nowhere.json", "measured.step_ms=1"], "nowhere.json"),
