@@ -17,7 +17,7 @@ from calibration.profiles.diagnosis import diagnose
 from calibration.profiles.folder import find_ranks
 from calibration.profiles.mapping import Context
 from calibration.profiles.rows import ProfileRows, rows_of
-from calibration.stayed import stayed
+from calibration.stayed import HOLDS_ZERO, stayed
 from hardware_models.errors import InputError
 from hardware_models.hardware import Hardware, load_hardware
 from hardware_models.ops import Collective, Combine, Dispatch, HcclCollective, RowOp
@@ -200,6 +200,7 @@ def test_launches_that_no_parameter_explains_move_none(tmp_path: Path) -> None:
     )
     reasons = {row.name: row.reason for row in stayed(fit, rows)}
     assert "still misses the launches of collective" in reasons["collective_latency_us"]
+    assert reasons["collective_group_exponent"] == HOLDS_ZERO
 
 
 def test_what_is_written_is_the_fit(tmp_path: Path) -> None:
