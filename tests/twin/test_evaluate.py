@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from hardware_models.hardware import load_hardware
 from twin.engine.options import EngineOptions
-from twin.evaluate import Spread, evaluate, latencies, with_interval
+from twin.evaluate import Spread, evaluate, interval_around, latencies, with_interval
 from twin.graph.shapes import step_shapes
 from twin.memory import dispatch_buffer_mib, memory_ledger
 from twin.models import load_model
@@ -139,6 +140,16 @@ def test_intervals_hold_the_value_and_repeat() -> None:
         assert held.interval_us[0] <= given.low_us
         assert held.interval_us[1] >= given.high_us
         assert held.median_us == given.median_us
+
+
+def test_ends_add_spread_and_what_the_fit_left_over_in_quadrature() -> None:
+    low, high = interval_around(100.0, 100 * math.exp(-0.3), 100 * math.exp(0.6), 0.4)
+    assert (low, high) == pytest.approx((100 * math.exp(-0.5), 100 * math.exp(0.52**0.5)))
+    # A spread that lies on one side of the prediction says nothing about the other.
+    low, high = interval_around(100.0, 110.0, 120.0, 0.05)
+    assert low == pytest.approx(100 * math.exp(-0.05))
+    low, high = interval_around(100.0, 80.0, 90.0, 0.05)
+    assert high == pytest.approx(100 * math.exp(0.05))
 
 
 def test_draws_stay_inside_the_ranges() -> None:
