@@ -93,11 +93,11 @@ def _prepared(options: RunOptions, folder: Path) -> tuple[Job, Prompts]:
     source = weight_source(options, schedule, folder / "checkpoint")
     # The checkpoint's model need not be the one that the schedule was written for.
     schedule = dataclasses.replace(schedule, model=source.spec.name)
-    validate_schedule(schedule, source.spec, load_hardware(schedule.deployment.hardware))
+    hardware = load_hardware(schedule.deployment.hardware)
+    validate_schedule(schedule, source.spec, hardware)
     is_planned = options.profile or options.device == "npu"
     prompts = read_prompts(options, source, schedule.workload if is_planned else None)
     lengths = [len(ids) for ids in prompts.ids]
-    hardware = load_hardware(schedule.deployment.hardware)
     validate_schedule(for_prompts(schedule, lengths), source.spec, hardware)
     job = Job(
         schedule,

@@ -47,8 +47,10 @@ def write_profile(result: RunResult, folder: Path) -> None:
     cluster = build_cluster(schedule, spec, load_hardware(schedule.deployment.hardware))
     ranks = _ranks_of(result, cluster)
     quiet = _quiet_steps(list(ranks.values()))
-    ops = {die: [_as_routed(op, own.routed) for op in cluster.ops_of(die)]
-           for die, own in ranks.items()}  # fmt: skip
+    ops = {
+        die: [_as_routed(op, own.routed) for op in cluster.ops_of(die)]
+        for die, own in ranks.items()
+    }
     meetings = _meetings(ops, ranks, quiet)
     steps_us = [max(own.steps[i].wall_us for own in ranks.values()) for i in quiet]
     measured: dict[str, object] = {
@@ -75,10 +77,9 @@ def write_profile(result: RunResult, folder: Path) -> None:
 def as_run(result: RunResult) -> Schedule:
     """The schedule with the run's batch and the mean KV length of its steps."""
     job = result.job
-    ends = zip(job.prompts, result.reports[0].token_ids, strict=True)
-    mean = statistics.mean(len(prompt) + len(new) / 2 for prompt, new in ends)
+    kv_tokens = round(job.mean_kv_tokens(result.reports[0].token_ids))
     workload = dataclasses.replace(
-        job.schedule.workload, global_batch=len(job.prompts), kv_tokens=round(mean)
+        job.schedule.workload, global_batch=len(job.prompts), kv_tokens=kv_tokens
     )
     return dataclasses.replace(job.schedule, workload=workload)
 

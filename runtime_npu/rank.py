@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,11 @@ class Job:
         more = self.max_new_tokens - 1 + self.schedule.workload.next_n
         return [len(prompt) + more for prompt in self.prompts]
 
+    def mean_kv_tokens(self, token_ids: Sequence[Tokens]) -> float:
+        """Tokens in a sequence's cache over its decode steps, which gave the new ``token_ids``."""
+        ends = zip(self.prompts, token_ids, strict=True)
+        return statistics.mean(len(prompt) + len(new) / 2 for prompt, new in ends)
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -89,18 +95,17 @@ def run_rank(job: Job, rank: int) -> Report:
         InputError: the checkpoint is not that of the model.
         MachineError: a cache larger than memory.
     """
+    hardware = load_hardware(job.schedule.deployment.hardware)
     if job.device == "npu":
-        hardware = load_hardware(job.schedule.deployment.hardware)
-        return _run(job, rank, npu_backend(hardware, rank))
+        return _run(job, rank, npu_backend(hardware, rank), hardware)
     if job.profile:
         with one_thread():
-            return _run(job, rank, ProfiledBackend())
-    return _run(job, rank, ReferenceBackend())
+            return _run(job, rank, ProfiledBackend(), hardware)
+    return _run(job, rank, ReferenceBackend(), hardware)
 
 
-def _run(job: Job, rank: int, backend: Backend) -> Report:
+def _run(job: Job, rank: int, backend: Backend, hardware: Hardware) -> Report:
     world = World(job.schedule.deployment, rank)
-    hardware = load_hardware(job.schedule.deployment.hardware)
     if world.size > 1 and not job.profile:
         # Ranks share this machine's cores.
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // world.size))
@@ -125,8 +130,7 @@ def _run(job: Job, rank: int, backend: Backend) -> Report:
         decoder, job.prompts, job.max_new_tokens, job.source.end_tokens, job.warmup_steps
     )
     if isinstance(decoder, StepProfiledDecoder) and job.profile_folder is not None:
-        ends = zip(job.prompts, generation.token_ids, strict=True)
-        kv_tokens = statistics.mean(len(prompt) + len(new) / 2 for prompt, new in ends)
+        kv_tokens = job.mean_kv_tokens(generation.token_ids)
         noted = noted_of(world.deployment, kv_tokens, generation.forward_s, skipped)
         decoder.finish(job.profile_folder, rank, noted)
     schedule = for_prompts(job.schedule, [len(prompt) for prompt in job.prompts])
