@@ -23,7 +23,7 @@ from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.npu.attention_ops import MASK
 from runtime_npu.npu.forms import Forms, bind_cache, bind_weights
-from runtime_npu.npu.pass_trace import PassInputs, Run
+from runtime_npu.npu.pass_trace import PassInputs, Run, draft_run, ffn_run, main_run
 from runtime_npu.npu.step_inputs import step_inputs
 from runtime_npu.parallel.layout import Layout, last_rows
 from runtime_npu.parallel.world import World
@@ -132,14 +132,9 @@ class _Batch:
         return torch.nn.Parameter(self.place(host), requires_grad=False)
 
     def serve(self, model: FfnDie, forms: Forms) -> tuple[RankPass, ...]:
-        """The pass of an FFN die, whose results leave by its links."""
+        """The pass of an FFN die."""
         heights = [part.height for part in self._parts]
-
-        def run(*_: object) -> Sequence[torch.Tensor]:
-            model("decode", heights)
-            return ()
-
-        return (RankPass("ffn", run, PassInputs(forms)),)
+        return (RankPass("ffn", ffn_run(model, "decode", heights), PassInputs(forms)),)
 
     def attend(self, model: LongcatFlash, forms: Forms) -> tuple[RankPass, ...]:
         """The main pass of an attention die and its drafts; the cache is bound."""
@@ -147,38 +142,24 @@ class _Batch:
         cached = 0 if workload.is_prefill else workload.kv_tokens
         longest = cached + len(self._rows[0]) + workload.next_n
         cache = self._cache([longest] * len(self._rows))
-        afd = self._schedule.deployment.afd
-        is_captured = self._mode == "npugraph_ex"
-        aliased = afd.micro_batches if afd is not None and is_captured else 1
-        bind_cache(forms, cache, self.place, self.place, aliased)
+        bind_cache(forms, cache, self.place, self.place, self._schedule.deployment)
         forms.bind_mask(self.place_weight(torch.empty(MASK, dtype=torch.bool, device="meta")))
         table = rope_table(spec, longest, DTYPE)
         packer = Packer(self._layout, die, cache, table, sampling=None, vocab_size=spec.vocab_size)
         main = packer.pack(
             workload.phase, self._rows, [cached] * len(self._rows), self._parts, self._last
         )
-
-        def run_main(step: Step | None, _: torch.Tensor | None) -> Sequence[torch.Tensor]:
-            assert step is not None
-            output = model(step, cache)
-            return output.tokens, output.hidden, output.logits
-
-        def draft(number: int) -> Run:
-            def run(step: Step | None, hidden: torch.Tensor | None) -> Sequence[torch.Tensor]:
-                assert step is not None
-                assert hidden is not None
-                output = model.draft(number, step, hidden, cache)
-                return output.tokens, output.hidden
-
-            return run
-
         shape = (sum(main.heights), spec.hidden_size)
         hidden = self.place(torch.empty(shape, dtype=DTYPE, device="meta"))
         following = packer.follow(main, self._rows, self._parts)
         return (
-            RankPass("main", run_main, self._inputs(forms, main, None)),
+            RankPass("main", main_run(model, cache), self._inputs(forms, main, None)),
             *(
-                RankPass(f"pass-{number}", draft(number), self._inputs(forms, following, hidden))
+                RankPass(
+                    f"pass-{number}",
+                    draft_run(model, cache, number),
+                    self._inputs(forms, following, hidden),
+                )
                 for number in range(workload.next_n)
             ),
         )

@@ -28,7 +28,15 @@ from runtime_npu.npu.attention_ops import MASK
 from runtime_npu.npu.compile_cache import CompileCache, CompiledPass, Part
 from runtime_npu.npu.forms import Forms, bind_cache, bind_weights
 from runtime_npu.npu.graph_code import Kernel, graph_code, kernel_of
-from runtime_npu.npu.pass_trace import PassInputs, Run, trace_pass, tracing_mode
+from runtime_npu.npu.pass_trace import (
+    PassInputs,
+    Run,
+    draft_run,
+    ffn_run,
+    main_run,
+    trace_pass,
+    tracing_mode,
+)
 from runtime_npu.npu.step_inputs import bind_step, step_inputs
 from runtime_npu.record import OpRecord
 from twin.deployment import Deployment
@@ -59,8 +67,8 @@ class NpuExecutor(Executor):
         cache: CompileCache,
     ) -> None:
         super().__init__(model)
-        self._backend, self._hardware, self._mode = backend, hardware, deployment.graph_mode
-        self._micro_batches = 1 if deployment.afd is None else deployment.afd.micro_batches
+        self._backend, self._hardware = backend, hardware
+        self._deployment, self._mode = deployment, deployment.graph_mode
         self._compile_cache = cache
         self._eager = EagerOrder(hardware)
         self._npu: Any = torch.npu  # type: ignore[attr-defined]
@@ -84,39 +92,24 @@ class NpuExecutor(Executor):
     @override
     def use_cache(self, cache: KvCache, table_width: int) -> None:
         self._cache, self._table_width = cache, table_width
-        aliases = self._micro_batches if self._mode == "npugraph_ex" else 1
-        bind_cache(self._fixed, cache, _zeros, _alias, aliases)
+        bind_cache(self._fixed, cache, _zeros, _alias, self._deployment)
 
     @override
     def forward(self, step: Step) -> StepOutput:
-        def run(on_device: Step | None, _: torch.Tensor | None) -> Sequence[torch.Tensor]:
-            output: StepOutput = self.model(on_device, self._cache)
-            return output.tokens, output.hidden, output.logits
-
+        run = main_run(self._attends, self._cache)
         tokens, hidden, logits = self._pass("main", "main", step.phase, run, step)
         return StepOutput(hidden, logits, tokens.cpu())
 
     @override
     def draft(self, number: int, step: Step, hidden: torch.Tensor) -> StepOutput:
-        model = self.model
-        assert isinstance(model, LongcatFlash)
-
-        def run(on_device: Step | None, before: torch.Tensor | None) -> Sequence[torch.Tensor]:
-            assert on_device is not None
-            assert before is not None
-            output = model.draft(number, on_device, before, self._cache)
-            return output.tokens, output.hidden
-
+        run = draft_run(self._attends, self._cache, number)
         tokens, hidden = self._pass("mtp", f"pass-{number}", step.phase, run, step, hidden)
         return StepOutput(hidden, torch.empty(0), tokens.cpu())
 
     @override
     def serve(self, phase: Phase, heights: Sequence[int]) -> None:
-        def run(*_: object) -> Sequence[torch.Tensor]:
-            self.model(phase, heights)
-            return ()
-
-        self._pass("main", "ffn", phase, run)
+        assert isinstance(self.model, FfnDie)
+        self._pass("main", "ffn", phase, ffn_run(self.model, phase, heights))
 
     @override
     def take_forward_s(self) -> float:
@@ -124,6 +117,11 @@ class NpuExecutor(Executor):
         total_ms = sum(start.elapsed_time(end) for start, end in self._events)
         self._events.clear()
         return float(total_ms) / 1e3
+
+    @property
+    def _attends(self) -> LongcatFlash:
+        assert isinstance(self.model, LongcatFlash)
+        return self.model
 
     def _pass(
         self,

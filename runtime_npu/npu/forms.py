@@ -13,6 +13,7 @@ import torch
 
 from hardware_models.errors import TwinError
 from runtime_npu.kv_cache import KvCache
+from twin.deployment import Deployment
 
 TRANSPOSED = frozenset(
     ("q_a", "q_b", "kv_a", "o_proj", "gate_up", "down", "eh_proj", "router", "w13", "w2", "lm_head")
@@ -169,18 +170,21 @@ def bind_cache(
     cache: KvCache,
     place: Place,
     alias: Callable[[torch.Tensor], torch.Tensor],
-    micro_batches: int,
+    deployment: Deployment,
 ) -> None:
-    """Bind all of ``cache``; every micro-batch but the first gets an ``alias`` of the layers'.
+    """Bind all of ``cache``; captured micro-batches but the first get an ``alias`` of the layers'.
 
     A captured graph copies a tensor that two ops of it write, unless they are two inputs.  The
     micro-batches write different blocks, so each may have the pool for itself.
     """
+    afd = deployment.afd
+    is_captured = deployment.graph_mode == "npugraph_ex"
+    users = afd.micro_batches if afd is not None and is_captured else 1
     for attention in cache.attentions:
         for half in (attention.latent, attention.rope):
             form = place(half.unsqueeze(2))
             forms.bind(half, form)
-            for number in range(1, micro_batches):
+            for number in range(1, users):
                 forms.bind_alias(half, number, alias(form))
 
 

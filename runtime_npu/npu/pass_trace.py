@@ -14,14 +14,51 @@ from hardware_models.hardware import Hardware
 from runtime_npu.backends.npu import NpuBackend
 from runtime_npu.backends.npu_order import CapturedOrder, GeOrder
 from runtime_npu.batch import Step
+from runtime_npu.kv_cache import KvCache
 from runtime_npu.lower.trace import Input, Names, Traced, trace
+from runtime_npu.model.ffn import FfnDie
+from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.npu.forms import Forms
 from runtime_npu.npu.step_inputs import StepInputs, bind_step
 from runtime_npu.record import OpRecord
 from twin.deployment import GraphMode
+from twin.workload import Phase
 
 Run = Callable[[Step | None, torch.Tensor | None], Sequence[torch.Tensor]]
 """The model's calls of a pass, on its step and the hidden states before it, if it has any."""
+
+
+def main_run(model: LongcatFlash, cache: KvCache) -> Run:
+    """The main pass of an attention die: tokens, hidden states and logits."""
+
+    def run(step: Step | None, _: torch.Tensor | None) -> Sequence[torch.Tensor]:
+        assert step is not None
+        output = model(step, cache)
+        return output.tokens, output.hidden, output.logits
+
+    return run
+
+
+def draft_run(model: LongcatFlash, cache: KvCache, number: int) -> Run:
+    """MTP pass ``number``: tokens and hidden states."""
+
+    def run(step: Step | None, hidden: torch.Tensor | None) -> Sequence[torch.Tensor]:
+        assert step is not None
+        assert hidden is not None
+        output = model.draft(number, step, hidden, cache)
+        return output.tokens, output.hidden
+
+    return run
+
+
+def ffn_run(model: FfnDie, phase: Phase, heights: Sequence[int]) -> Run:
+    """The pass of an FFN die over rows of these ``heights``; its results leave by its links."""
+
+    def run(*_: object) -> Sequence[torch.Tensor]:
+        model(phase, heights)
+        return ()
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)
