@@ -171,9 +171,15 @@ class Case:
         return self.runtime.tokens_per_s / self.transformers.tokens_per_s
 
     @property
-    def same_tokens(self) -> bool:
-        """Whether both gave the same tokens."""
-        return self.runtime.token_ids == self.transformers.token_ids
+    def tokens(self) -> int:
+        """How many tokens each gave: the prefill's and one a step, for every sequence."""
+        return sum(len(row) for row in self.runtime.token_ids)
+
+    @property
+    def same_tokens(self) -> int:
+        """How many of them are the same, sequence by sequence and position by position."""
+        rows = zip(self.runtime.token_ids, self.transformers.token_ids, strict=True)
+        return sum(ours == theirs for row in rows for ours, theirs in zip(*row, strict=True))
 
     def entry(self) -> dict[str, object]:
         """The case's row in ``result.json``."""
@@ -184,8 +190,8 @@ class Case:
             for key, value in asdict(decoded).items()
             if key != "token_ids"
         }
-        same = {"ratio": self.ratio, "same_tokens": self.same_tokens}
-        return {"kv_tokens": self.kv_tokens, **numbers, **same}
+        same = {"tokens": self.tokens, "same_tokens": self.same_tokens}
+        return {"kv_tokens": self.kv_tokens, **numbers, "ratio": self.ratio, **same}
 
 
 def main(config: RuntimeConfig, folder: Path) -> None:
@@ -258,7 +264,7 @@ def _table(config: RuntimeConfig, parameters: int, cases: list[Case]) -> Table:
             f"{theirs.tokens_per_s:.2f}",
             f"{ours.tokens_per_s:.2f}",
             f"{case.ratio:.2f}",
-            "yes" if case.same_tokens else "no",
+            f"{case.same_tokens} of {case.tokens}",
             f"{theirs.peak_mb:,.0f} {ours.peak_mb:,.0f}",
         )
     return table
