@@ -13,10 +13,7 @@ def command(*arguments: str) -> int:
     return run("benchmark_runtime", RuntimeConfig, main, list(arguments))
 
 
-def test_both_give_the_same_tokens(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+def test_both_give_the_same_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = ("model=small", "kv_tokens=[5,130]", "batch=2", "steps=4")
     assert command(*keys, f"output={tmp_path}") == 0
     found = json.loads((tmp_path / "result.json").read_text())
