@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import get_args
@@ -95,7 +96,7 @@ def load_hardware(name_or_path: str) -> Hardware:
         InputError: unknown name, unreadable file, unknown or missing field, bad value.
     """
     if name_or_path in shipped_hardware():
-        return parse_hardware(shipped_text(name_or_path), f"dies/{name_or_path}.yaml")
+        return _shipped(name_or_path)
     path = Path(name_or_path)
     if not path.is_file():
         raise InputError(
@@ -104,6 +105,12 @@ def load_hardware(name_or_path: str) -> Hardware:
             f"a shipped die ({', '.join(shipped_hardware())}) or the path of a parameter file",
         )
     return parse_hardware(read_text(path, "hardware"), str(path))
+
+
+@cache
+def _shipped(name: str) -> Hardware:
+    """A shipped die; its file is the package's own, so a process reads it once."""
+    return parse_hardware(shipped_text(name), f"dies/{name}.yaml")
 
 
 def parse_hardware(text: str, source: str) -> Hardware:

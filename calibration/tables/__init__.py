@@ -11,7 +11,7 @@ from calibration.reading import Line, read_table, require
 from calibration.roofline import shortest_us
 from calibration.tables import communication, in_network, longcat, op_latency, own
 from hardware_models.errors import InputError
-from hardware_models.hardware import Hardware, load_hardware, shipped_hardware
+from hardware_models.hardware import load_hardware, shipped_hardware
 
 Row = Measurement | KernelRow
 _Reader = Callable[[Sequence[Line], str], Sequence[Row]]
@@ -67,14 +67,12 @@ def _refuse_other_units(lines: Sequence[Line], rows: Sequence[Row]) -> None:
     Raises:
         InputError: names file, line and column.
     """
-    dies: dict[str, Hardware] = {}
     for line, row in zip(lines, rows, strict=True):
         column = next((name for name in _TIMES if line.fields.get(name, "").strip()), None)
         if column is None or not isinstance(row, KernelRow) or not row.specs:
             continue
         if row.hardware not in shipped_hardware():
             continue
-        die = dies.setdefault(row.hardware, load_hardware(row.hardware))
-        shortest = shortest_us(row, die)
+        shortest = shortest_us(row, load_hardware(row.hardware))
         if row.measured_us < shortest:
             raise line.fault(column, f"a time in us, of which its bytes and MACs take {shortest:g}")

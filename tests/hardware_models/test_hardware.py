@@ -64,6 +64,13 @@ def test_an_unknown_parameter_is_refused_and_known_ones_are_listed() -> None:
     assert hardware.with_values({"a_us": 7.0})["a_us"] == 7.0
 
 
+def test_a_changed_die_leaves_the_shipped_one_as_it_is() -> None:
+    before = load_hardware("a3-752t")["hbm_read_gbps"]
+    changed = load_hardware("a3-752t").with_values({"hbm_read_gbps": 2 * before})
+    assert changed["hbm_read_gbps"] == 2 * before
+    assert load_hardware("a3-752t")["hbm_read_gbps"] == before
+
+
 def test_an_unknown_die_lists_the_shipped_ones() -> None:
     with pytest.raises(InputError, match="a3-752t"):
         load_hardware("a4")
