@@ -58,7 +58,8 @@ SEALED_RECOMMENDED = "sealed-recommended.json"
 def main(config: SearchConfig, folder: Path) -> None:
     """Sweep, confirm, write and print."""
     began = time.perf_counter()
-    prepare(config.workers)
+    if config.search.executor == "processes":
+        prepare(config.workers)
     space = searched_space(config)
     # A die that lacks what the answer needs is refused before the search.
     host_gap(space.base, space.hardware)

@@ -114,6 +114,9 @@ def test_a_missing_ray_is_exit_4_and_says_how_to_get_it(
     def missing(name: str) -> None:
         raise ImportError(name)
 
+    prepared: list[int | None] = []
     monkeypatch.setattr(ray_nodes, "import_module", missing)
+    monkeypatch.setattr("twin.search.__main__.prepare", prepared.append)
     assert search(tmp_path, "search.executor=ray") == 4
+    assert not prepared, "processes that nobody will use"
     assert "pip install 'longcat-twin[cluster]'" in capsys.readouterr().err
