@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hardware_models.errors import InputError
 from twin.deployment import Role
 from twin.graph.placement import Placement
+from twin.graph.shapes import die_rows, micro_batches
 from twin.schedule import CoreLimit, Prefetch, Schedule, Stage
 from twin.validate.deployment import MOST_ROWS
 
@@ -70,13 +71,15 @@ def prefill_order(schedule: Schedule) -> PrefillOrder:
     """How ``schedule`` wants prompts to run.
 
     One for decode says nothing about them: one stream, and a die's experts are sent, by each die
-    that they serve, its share of the most rows that the fused dispatch takes (direct transfers
-    take each die's rows apart).
+    that they serve, its share of the most rows that the fused dispatch takes.  Under direct, as
+    many as a micro-batch of decode has: the windows hold no more.
     """
     if not schedule.workload.is_prefill:
         deployment = schedule.deployment
-        served = 1 if deployment.is_direct else deployment.attention_ratio
-        return PrefillOrder(chunk_tokens=max(1, MOST_ROWS // served))
+        most = max(1, MOST_ROWS // deployment.attention_ratio)
+        if deployment.is_direct:
+            most = die_rows(schedule, max(micro_batches(schedule)))
+        return PrefillOrder(chunk_tokens=most)
     overlaps = schedule.micro_batches > 1 and "link" in schedule.stages[0].streams
     return PrefillOrder(
         micro_batches=schedule.micro_batches,
@@ -114,7 +117,7 @@ def _link_limits(schedule: Schedule, role: Role) -> tuple[CoreLimit, ...]:
     afd = schedule.deployment.afd
     if afd is None or not afd.holds_cores:
         return ()
-    parts = schedule.deployment.attention_ratio if role == "ffn" else 1
+    parts = schedule.deployment.ffn_transfers if role == "ffn" else 1
     place = Placement(schedule, role, ()).link
     return tuple(place("link", part, parts).limit for part in range(parts))
 

@@ -105,6 +105,15 @@ class Deployment:
         return sum(role.dies for role in self.roles.values())
 
     @property
+    def ffn_transfers(self) -> int:
+        """Receives of an FFN die, and sends, that run side by side.
+
+        One for each attention die that it serves alone; under direct, where all dies serve all,
+        one kernel is told of all attention dies.
+        """
+        return 1 if self.is_direct else self.attention_ratio
+
+    @property
     def attention_ratio(self) -> int:
         """Attention dies simulated beside one FFN die: r of A = r F (1 when colocated).
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from hardware_models.hardware import Hardware
 from hardware_models.ops.tiling import ELEMENT_BYTES
-from hardware_models.ops.vector_transfer import back_slot_bytes, slot_bytes
 from twin.deployment import Role
 from twin.graph.shapes import StepShapes, local_kv_tokens, step_shapes
 from twin.memory_prefill import prefill_activation_bytes
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 from twin.weights import role_weights
+from twin.windows import step_windows
 
 MIB = 1024**2
 KV_BLOCK_TOKENS = 128
@@ -162,23 +162,6 @@ def exchange_buffer_mib(
     return math.ceil(2 * (window + back) / MIB) + 11
 
 
-def direct_window_mib(shapes: StepShapes, role: Role, hardware: Hardware) -> int:
-    """Windows of direct transfers, in MiB, at least the default buffer.
-
-    A slot for every copy of every token of all attention dies on an FFN die, for every copy
-    of its own tokens on an attention die, in each micro-batch: the shapes of the data
-    tables that the ops take.
-    """
-    deployment, hidden = shapes.schedule.deployment, shapes.model.hidden_size
-    copies = sum(shapes.rows(part) for part in shapes.micro_batches) * shapes.model.moe_topk
-    element = 1 if shapes.is_quantised else ELEMENT_BYTES[shapes.dtype]
-    if role == "ffn":
-        window = copies * deployment.attention.dies * slot_bytes(hidden, element)
-    else:
-        window = copies * back_slot_bytes(hidden)
-    return max(int(hardware["hccl_buffer_mb"]), math.ceil(window / MIB))
-
-
 def _hccl_bytes(shapes: StepShapes, role: Role, hardware: Hardware) -> int:
     """Buffers of every communicator a die takes part in: one a distinct group, one for EP."""
     deployment = shapes.schedule.deployment
@@ -192,8 +175,8 @@ def _hccl_bytes(shapes: StepShapes, role: Role, hardware: Hardware) -> int:
         groups = {side.o_proj_tp, side.dense_tp, side.lm_head_tp, side.embed_tp} - {1}
         sizes_mib += [default] * len(groups)
     if deployment.is_direct:
-        sizes_mib.append(direct_window_mib(shapes, role, hardware))
-        return _all_bytes(sizes_mib, hardware)
+        window = step_windows(shapes).window_bytes(role)
+        return window + _all_bytes([*sizes_mib, default], hardware)  # all dies once more
     if role != "attention":
         # Double routing exchanges by plain all-to-alls, which need no window for each token.
         is_prefill = shapes.schedule.workload.is_prefill

@@ -32,6 +32,8 @@ MOE_OPS = tuple(
     )
 )
 ROUTER_OPS = MOE_OPS[: MOE_OPS.index("moe.dispatch")]
+ROUTED_HERE_OPS = (*ROUTER_OPS, "moe.fill")
+"""Where attention dies route: the last op puts real experts' ids in place of zero experts'."""
 EXPERT_OPS = MOE_OPS[MOE_OPS.index("moe.dispatch") + 1 : MOE_OPS.index("moe.combine")]
 COMPUTE_STREAMS = ("main", "moe")
 HOST_STREAM = "host"
@@ -107,7 +109,7 @@ def main_ops(deployment: Deployment, role: Role) -> tuple[str, ...]:
     sizes, quantisation = deployment.attention, deployment.quantisation
     return (
         *attention_ops("attention.0", sizes),
-        *(ROUTER_OPS if deployment.is_direct else ()),
+        *(ROUTED_HERE_OPS if deployment.is_direct else ()),
         *dense_ops("dense.0", sizes, quantisation),
         *attention_ops("attention.1", sizes),
         *dense_ops("dense.1", sizes, quantisation),
@@ -117,7 +119,7 @@ def main_ops(deployment: Deployment, role: Role) -> tuple[str, ...]:
 
 def fork_op(deployment: Deployment) -> str:
     """The main op of a layer behind which the MoE branch, or its transfers, begins."""
-    return ROUTER_OPS[-1] if deployment.is_direct else MOE_INPUT
+    return ROUTED_HERE_OPS[-1] if deployment.is_direct else MOE_INPUT
 
 
 def layer_chains(

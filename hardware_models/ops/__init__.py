@@ -23,7 +23,7 @@ ReRouting, FinalizeRouting                      RowOp (re_routing, finalize_rout
 Dispatch, Combine v2 (copy experts stay)        Dispatch, Combine; of a prefill batch BulkExchange
 AllGather, ReduceScatter, AllReduce, AllToAll   Collective; as HCCL runs them HcclCollective
 Send, Receive; on vector cores (camp2p)         Send, Receive; VectorSend, VectorReceive
-AFD, direct to the experts                      ExpertSend, ExpertWait, ExpertReceive
+AFD, direct to the experts                      ExpertSend, ExpertWait, ExpertReceive, FillChoices
 embedding; sampling                             Embedding; Sample, with RowOp (softmax, sort)
 elementwise: add and activations                RowOp (add, activation, exp, cast)
 elementwise: copies and choices                 RowOp (move, select, gather, transpose)
@@ -65,6 +65,7 @@ from hardware_models.ops.vector_transfer import (
     ExpertReceive,
     ExpertSend,
     ExpertWait,
+    FillChoices,
     VectorReceive,
     VectorSend,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "ExpertReceive",
     "ExpertSend",
     "ExpertWait",
+    "FillChoices",
     "GatingTopK",
     "GqaAttention",
     "GroupedMatMul",

@@ -2,8 +2,8 @@
 
 All are one-sided: a sender writes into a window of the receiver and sets a flag; a receiver
 takes cores once the rows are there and copies them out (cores that only poll are not
-modelled).  One kernel serves all peers of a die; where those are ops of their own (one a
-link), they share its cores.
+modelled).  camp2p has a kernel for each peer, which share the die's cores; direct has one
+for all.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class VectorReceive(OpSpec):
 
 
 def slot_bytes(hidden: int, element_bytes: int) -> int:
-    """Window slot of a token copy on its way to an expert: data, scale, whom to answer.
+    """Window slot of a token copy on its way to an expert: data, and the scale of int8 values.
 
-    As the fused dispatch lays it out; 6656 bytes for 6144 int8 values.
+    6656 bytes for 6144 int8 values.  Source: torch_npu 2.13, the tokens of its schedule context.
     """
-    data = math.ceil(hidden * element_bytes / 32) * 32
-    return math.ceil((data + 32 + 12) / 512) * 512
+    scale = 4 if element_bytes == 1 else 0
+    return math.ceil((hidden * element_bytes + scale) / 512) * 512
 
 
 def back_slot_bytes(hidden: int) -> int:
@@ -94,7 +94,6 @@ class ExpertSend(OpSpec):
 
     ``rows`` copies of ``row_bytes`` (a whole window slot) go over this op's link;
     ``die_rows`` is what the busier end handles in all, ``peers`` the dies at the other end.
-    ``parts`` ops of the die, one a link, are one kernel.
     """
 
     kind: ClassVar[str] = "expert_send"
@@ -103,7 +102,6 @@ class ExpertSend(OpSpec):
     die_rows: float
     row_bytes: int
     peers: int
-    parts: int = 1
 
     def cores(self, hardware: Hardware) -> Cores:
         """All vector cores unless limited."""
@@ -117,11 +115,35 @@ class ExpertSend(OpSpec):
         fitted to.
         """
         form = "dispatch" if self.way == "attention_to_ffn" else "combine"
-        shared = Cores(0, min(hardware.count("aiv_count"), granted.aiv * self.parts))
         return Demand(
-            latency_us=exchange_us(form, self.die_rows, self.peers, hardware, shared),
+            latency_us=exchange_us(form, self.die_rows, self.peers, hardware, granted),
             link_bytes=self.rows * self.row_bytes,
         )
+
+
+FILL_CALLS = 10
+"""Kernels that choose fillers, as :mod:`runtime_npu.backends.fillers` has them on an NPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillChoices(OpSpec):
+    """direct: ids of real experts in place of the zero experts among ``topk`` choices a row.
+
+    A chain of small elementwise kernels, for no fused op does it: their heads (guessed to be
+    those of other vector kernels) are what it takes.
+    """
+
+    kind: ClassVar[str] = "fill_choices"
+    rows: int
+    topk: int
+
+    def cores(self, hardware: Hardware) -> Cores:
+        """At most one row per vector core."""
+        return Cores(0, max(1, min(self.rows, hardware.count("aiv_count"))))
+
+    def demand(self, hardware: Hardware, granted: Cores) -> Demand:
+        """The heads of all kernels."""
+        return Demand(head_us=FILL_CALLS * hardware["vector_head_us"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import torch
 from typing_extensions import override
 
 from runtime_npu.backends.direct import Away
+from runtime_npu.backends.fillers import Choices
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.moe import Moe
 from runtime_npu.model.shortcut import AwayExperts, Ticket
@@ -18,10 +19,9 @@ from runtime_npu.record import Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectTicket(Ticket):
-    """A MoE under way whose ``rows`` were routed here: ``weights`` and ``ids`` [T, topk]."""
+    """A MoE under way whose ``rows`` were routed here."""
 
-    weights: torch.Tensor
-    ids: torch.Tensor
+    choices: Choices
     away: Away
 
 
@@ -37,14 +37,21 @@ class DirectExperts(AwayExperts):
     def _send(self, issue: Issuer, label: str, rows: torch.Tensor) -> DirectTicket:
         moe, backend = self._moe, issue.backend
         weights, ids = moe.route(issue, rows, f"moe{label}")
-        routed = backend.signal()
-        send = backend.send_quantised_to_experts if moe.is_int8 else backend.send_to_experts
+        fill = backend.fill_choices
+        choices = issue(f"moe{label}.fill", fill, ids, weights, moe.experts)
+        chosen = backend.signal()
         with issue.link():
-            backend.wait(routed)
-            away = issue(f"afd{label}.send", send, rows, ids, moe.experts, self._links)
-            return DirectTicket(
-                rows, backend.signal(), label=label, weights=weights, ids=ids, away=away
+            backend.wait(chosen)
+            away = issue(
+                f"afd{label}.send",
+                backend.send_to_experts,
+                rows,
+                choices.ids,
+                moe.experts,
+                self._links,
+                quantise=moe.is_int8,
             )
+            return DirectTicket(rows, backend.signal(), label=label, choices=choices, away=away)
 
     @override
     def _receive(self, issue: Issuer, ticket: Ticket) -> tuple[torch.Tensor, Event]:
@@ -53,14 +60,6 @@ class DirectExperts(AwayExperts):
         with issue.link():
             name, wait = f"afd{ticket.label}.wait", backend.wait_for_experts
             back = issue(name, wait, away, x.shape[1], x.dtype, self._links)
-            rows = issue(
-                f"afd{ticket.label}.recv",
-                backend.receive_from_experts,
-                back,
-                away,
-                x,
-                ticket.ids,
-                ticket.weights,
-                experts=self._moe.experts,
-            )
+            name, receive = f"afd{ticket.label}.recv", backend.receive_from_experts
+            rows = issue(name, receive, back, away, x, ticket.choices)
             return rows, backend.signal()

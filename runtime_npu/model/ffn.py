@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,7 +13,7 @@ from runtime_npu.backends.base import Backend
 from runtime_npu.model.chunks import chunks
 from runtime_npu.model.issue import Issuer, layer_weight, no_weight
 from runtime_npu.model.moe import Moe
-from runtime_npu.model.service import DirectService, PairService, Service
+from runtime_npu.model.service import DirectService, Leave, PairService, Service
 from runtime_npu.parallel.shard import Shard, shard_of
 from runtime_npu.parallel.world import Groups, World
 from runtime_npu.plan import PLAIN, PLAIN_PREFILL, LayerPlan, PrefillOrder
@@ -60,10 +61,10 @@ class FfnDie(nn.Module):
         assert afd is not None
         self._service: Service
         if world.deployment.is_direct:
-            parts = world.deployment.attention_ratio
-            self._service = DirectService(world.links, parts, spec.hidden_size, dtype)
+            self._service = DirectService(world.links, spec.hidden_size, dtype)
         else:
-            self._service = PairService(world.links, spec.hidden_size, dtype)
+            parts = afd.micro_batches
+            self._service = PairService(world.links, parts, spec.hidden_size, dtype)
         self._decode_passes = passes = layer_passes(spec.num_layers, afd.micro_batches)
         self._decode = [
             Issuer(backend, run.prefix, plan, partial(layer_weight, self.layers, passes, run))
@@ -80,11 +81,17 @@ class FfnDie(nn.Module):
         Those of a prefill come in chunks.
         """
         passes, issuers, most = self._decode_passes, self._decode, None
+        ahead = self._service.ahead
         if phase == "prefill":
-            passes, issuers = self._prefill_passes, self._prefill
+            passes, issuers, ahead = self._prefill_passes, self._prefill, 0
             most = self.prefill.chunk_tokens
+        computed: deque[Leave] = deque()
         for run, issue in zip(passes, issuers, strict=True):
             layer = self.layers[run.layer]
             assert isinstance(layer, FfnLayer)
             for label, height in chunks(heights[run.micro_batch], most):
-                self._service.serve(issue, layer.moe, height, label)
+                computed.append(self._service.serve(issue, layer.moe, height, label))
+                if len(computed) > ahead:
+                    computed.popleft()()
+        for leave in computed:
+            leave()

@@ -22,7 +22,7 @@ from twin.workload import Phase
 class Ticket:
     """A MoE under way: its output and the event behind it; with AFD its input, away.
 
-    Where that went in chunks, ``rows`` are the last one, ``label`` its name's, and ``back`` what
+    Where that goes in chunks, ``rows`` are the last one, ``label`` its name's, and ``back`` what
     came back for the others.
     """
 
@@ -58,8 +58,8 @@ class LocalExperts:
 class AwayExperts(ABC):
     """The MoE on other dies, which rows are sent to and come back from.
 
-    In prefill at most ``chunk_tokens`` rows are sent at once, and each chunk but the last is
-    back before the next but one leaves.
+    In prefill at most ``chunk_tokens`` rows are sent at once, and each chunk is back before the
+    next one leaves: a die that still sends could not receive.
     """
 
     def __init__(self, chunk_tokens: int | None) -> None:
@@ -72,9 +72,8 @@ class AwayExperts(ABC):
         rows = torch.split(u, [size for _, size in parts])
         ticket = self._send(issue, parts[0][0], rows[0])
         for (label, _), chunk in zip(parts[1:], rows[1:], strict=True):
-            following = self._send(issue, label, chunk)
             came, _ = self._receive(issue, ticket)
-            ticket = replace(following, back=(*ticket.back, came))
+            ticket = replace(self._send(issue, label, chunk), back=(*ticket.back, came))
         return ticket
 
     def finish(self, issue: Issuer, ticket: Ticket) -> torch.Tensor:

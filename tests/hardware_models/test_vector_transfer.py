@@ -12,12 +12,13 @@ from hardware_models.ops import (
     ExpertReceive,
     ExpertSend,
     ExpertWait,
+    FillChoices,
     Send,
     VectorReceive,
     VectorSend,
 )
 from hardware_models.ops.alone import alone_us
-from hardware_models.ops.vector_transfer import back_slot_bytes, slot_bytes
+from hardware_models.ops.vector_transfer import FILL_CALLS, back_slot_bytes, slot_bytes
 
 HARDWARE = load_hardware("a3-752t")
 ALL = Cores(0, 48)
@@ -80,18 +81,16 @@ def test_sdma_holds_no_cores_and_vector_cores_use_no_sdma() -> None:
     assert all(spec.demand(HARDWARE, ALL).sdma_bytes == 0 for spec in SPECS)
 
 
-@given(parts=st.integers(1, 8))
-def test_one_kernel_over_several_links_takes_what_it_takes_over_one(parts: int) -> None:
-    whole = ExpertSend("ffn_to_attention", 840.0, 840.0, 12288, 64)
-    part = ExpertSend("ffn_to_attention", 840.0 / parts, 840.0, 12288, 64, parts)
-    cores = 6 * parts
-    one, split = (spec.demand(HARDWARE, Cores(0, aiv)) for spec, aiv in ((whole, cores), (part, 6)))
-    assert split.latency_us == pytest.approx(one.latency_us)
-    assert split.link_bytes * parts == pytest.approx(one.link_bytes)
+def test_choosing_fillers_costs_the_heads_of_its_kernels() -> None:
+    spec = FillChoices(96, 12)
+    assert took_us(spec, 48) == pytest.approx(FILL_CALLS * HARDWARE["vector_head_us"])
+    assert spec.cores(HARDWARE) == Cores(0, 48)
+    assert FillChoices(4, 12).cores(HARDWARE) == Cores(0, 4)
 
 
-def test_window_slots_are_those_of_the_fused_exchange() -> None:
+def test_window_slots_hold_a_copy_and_the_scale_of_int8_values() -> None:
     assert slot_bytes(6144, 1) == 6656
-    assert back_slot_bytes(6144) == 12288
+    assert slot_bytes(6144, 2) == back_slot_bytes(6144) == 12288
+    assert slot_bytes(7168, 1) == 7680
     assert slot_bytes(1, 1) == back_slot_bytes(1) == 512
     assert ExpertWait(64).cores(HARDWARE) == Cores(0, 0)

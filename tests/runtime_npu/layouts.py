@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from oracle import spec
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
-from runtime_npu.backends.direct import Away
-from runtime_npu.backends.fillers import filled
+from runtime_npu.backends.direct import Arrived, Away
+from runtime_npu.backends.fillers import Choices
 from runtime_npu.backends.reference import ReferenceBackend
 from runtime_npu.checkpoint import Checkpoint, load_weights
 from runtime_npu.generate import Decoder, rank_blocks
@@ -339,17 +339,11 @@ class WeighsFillers(ReferenceBackend):
     """Takes what comes back for zero experts' fillers as if they had been chosen."""
 
     def receive_from_experts(
-        self,
-        back: torch.Tensor,
-        away: Away,
-        x: torch.Tensor,
-        ids: torch.Tensor,
-        weights: torch.Tensor,
-        *,
-        experts: int,
+        self, back: Arrived, away: Away, x: torch.Tensor, choices: Choices
     ) -> torch.Tensor:
-        ids = filled(ids, experts)
-        return super().receive_from_experts(back, away, x, ids, weights, experts=experts)
+        heaviest = choices.weights.amax(1, keepdim=True)
+        weights = choices.weights.where(choices.weights > 0, heaviest)
+        return super().receive_from_experts(back, away, x, replace(choices, weights=weights))
 
 
 class TakesFewRows(ReferenceBackend):

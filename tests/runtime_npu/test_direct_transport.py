@@ -13,7 +13,7 @@ from oracle import prompts_of
 from rank_pool import RankPool
 
 from hardware_models.hardware import load_hardware
-from runtime_npu.backends.fillers import filled
+from runtime_npu.backends.fillers import candidates, choices
 from runtime_npu.parallel.groups import link_group, peers
 from runtime_npu.plan import layer_plan, prefill_order
 from runtime_npu.profile_folder import waits_for_others
@@ -25,7 +25,6 @@ from twin.graph.build import build_step_graph
 from twin.models import load_model
 from twin.schedule import CoreLimit
 from twin.schedule_io import load_schedule
-from twin.validate.deployment import MOST_ROWS
 
 
 @given(
@@ -35,22 +34,26 @@ from twin.validate.deployment import MOST_ROWS
     zeros=st.integers(0, 12),
     seed=st.integers(0, 99),
 )
-def test_fillers_are_real_and_no_two_ids_of_a_row_alike(
+def test_fillers_are_real_weigh_nothing_and_no_two_ids_of_a_row_are_alike(
     rows: int, topk: int, more: int, zeros: int, seed: int
 ) -> None:
-    experts = topk + more
+    experts = 2 * topk + more
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.rand(rows, experts + zeros, generator=generator).topk(topk).indices
-    found = filled(ids, experts)
-    assert torch.equal(found[ids < experts], ids[ids < experts])
-    assert found.min() >= 0
-    assert found.max() < experts
-    assert all(len(set(row)) == topk for row in found.tolist())
+    weights, ids = torch.rand(rows, experts + zeros, generator=generator).topk(topk)
+    found = choices(ids, weights, experts, candidates(rows, topk, experts), torch.float32)
+    is_real = ids < experts
+    assert torch.equal(found.ids[is_real], ids[is_real])
+    assert found.ids.min() >= 0
+    assert found.ids.max() < experts
+    assert all(len(set(row)) == topk for row in found.ids.tolist())
+    assert torch.equal(found.weights, weights * is_real)
+    torch.testing.assert_close(found.weights.sum(1) + found.zero_weight[:, 0], weights.sum(1))
 
 
 def test_fillers_of_many_rows_reach_all_experts_alike() -> None:
     """All choices are zero experts: 48 rows x 4 fillers over 24 experts are 8 each."""
-    found = filled(torch.full((48, 4), 30), 24)
+    ids, weights = torch.full((48, 4), 30), torch.ones(48, 4)
+    found = choices(ids, weights, 24, candidates(48, 4, 24), torch.float32).ids
     assert torch.equal(torch.bincount(found.flatten(), minlength=24), torch.full((24,), 8))
 
 
@@ -61,16 +64,17 @@ def test_every_die_is_linked_with_all_of_the_other_role() -> None:
 
 
 def test_transfers_share_the_cores_of_their_role() -> None:
-    """6 of the attention die's link stream; the default 8 of the FFN die for its two."""
+    """6 of the attention die's link stream; the default 8 of the FFN die's one."""
     schedule = load_schedule("cpu/afd_direct")
     assert layer_plan(schedule, "attention").links == (CoreLimit(aiv=6),)
-    assert layer_plan(schedule, "ffn").links == (CoreLimit(aiv=4), CoreLimit(aiv=4))
+    assert layer_plan(schedule, "ffn").links == (CoreLimit(aiv=8),)
     deployment = replace(schedule.deployment, afd=Afd(transport="sdma_pairs", micro_batches=2))
     assert layer_plan(replace(schedule, deployment=deployment), "ffn").links == ()
 
 
-def test_prompts_bring_each_die_its_own_most_rows() -> None:
-    assert prefill_order(load_schedule("cpu/afd_direct")).chunk_tokens == MOST_ROWS
+def test_prompts_bring_no_more_rows_than_a_micro_batch_of_decode() -> None:
+    """8 sequences on 2 dies in 2 micro-batches."""
+    assert prefill_order(load_schedule("cpu/afd_direct")).chunk_tokens == 2
 
 
 def test_only_what_waits_for_other_dies_counts_as_an_exchange() -> None:

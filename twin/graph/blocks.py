@@ -17,6 +17,7 @@ from hardware_models.ops import (
     Combine,
     Dispatch,
     Embedding,
+    FillChoices,
     GatingTopK,
     GroupedMatMul,
     MatMul,
@@ -182,6 +183,11 @@ def router_ops(shapes: StepShapes, rows: int, at: WeightKey) -> BlockOps:
         ("router_matmul", MatMul(rows, hidden, width, "fp32", at("moe.router"))),
         ("topk", GatingTopK(rows, width)),
     ]
+
+
+def fill_ops(shapes: StepShapes, rows: int) -> BlockOps:
+    """Real ids in place of zero experts', for transfers that know no others."""
+    return [("fill", FillChoices(rows, shapes.model.moe_topk))]
 
 
 def expert_ops(shapes: StepShapes, rows: float, active: float, at: WeightKey) -> BlockOps:

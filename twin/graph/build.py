@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+
 from hardware_models.demand import OpSpec
 from hardware_models.hardware import Hardware
 from hardware_models.ops import RowOp
@@ -13,6 +16,7 @@ from twin.graph.blocks import (
     dense_ops,
     embed_ops,
     expert_ops,
+    fill_ops,
     head_ops,
     moe_ops,
     mtp_ops,
@@ -63,12 +67,20 @@ def build_step_graph(
     for run in passes:
         sent = [side.layer(run) for side in sides]
         if ffn is not None:
-            returned = ffn.layer(run, sent)
-            for side, ops in zip(sides, returned, strict=True):
-                side.returned(run, ops)
+            ffn.layer(run, sent)
+            _bring_back(ffn, sides, ffn.ahead)
+    if ffn is not None:
+        _bring_back(ffn, sides, 0)
     for side in sides:
         side.finish()
     return writer.graph()
+
+
+def _bring_back(ffn: _FfnSide, sides: list[_AttentionSide], ahead: int) -> None:
+    """Let the FFN die send what it computed, but for the last ``ahead`` passes."""
+    for run, back in ffn.leave(ahead):
+        for side, ops in zip(sides, back, strict=True):
+            side.returned(run, ops)
 
 
 def _weight_sizes(shapes: StepShapes, role: Role) -> dict[str, int]:
@@ -154,7 +166,8 @@ class _AttentionSide:
     def _router_ops(self, sequences: int, at: WeightKey) -> BlockOps:
         if not self._shapes.schedule.deployment.is_direct:
             return []
-        ops = router_ops(self._shapes, self._shapes.rows(sequences), at)
+        rows = self._shapes.rows(sequences)
+        ops = [*router_ops(self._shapes, rows, at), *fill_ops(self._shapes, rows)]
         return [(f"moe.{name}", spec) for name, spec in ops]
 
     def _moe(self, run: Pass, sequences: int, made: int) -> int:
@@ -192,51 +205,68 @@ class _AttentionSide:
 
 
 class _FfnSide:
-    """One die that holds experts and serves ``ratio`` attention dies, pass by pass."""
+    """One die that holds experts and serves ``ratio`` attention dies, pass by pass.
+
+    Pairs have transfers of their own, side by side.  Before rows go back, those of the next
+    ``ahead`` passes are received, as the attention dies send them: HCCL's Send holds its stream
+    until the other end receives, so that another order would hang.  Under direct one kernel
+    serves all attention dies, and nobody waits for a receiver.
+    """
 
     def __init__(self, writer: GraphWriter, shapes: StepShapes, ratio: int) -> None:
         self._shapes, self._ratio = shapes, ratio
         self._transfers = Transfers(shapes)
         schedule = shapes.schedule
+        self._is_direct = schedule.deployment.is_direct
+        self._parts = schedule.deployment.ffn_transfers
+        self.ahead = 0 if self._is_direct else len(shapes.micro_batches) - 1
         self._out = RoleWriter(writer, schedule, "ffn", ratio, _weight_sizes(shapes, "ffn"))
         names = [name for name, _ in self._ops(layer_passes(1, 1)[0], 1)]
         self._placement = Placement(schedule, "ffn", names)
+        self._computed: deque[tuple[Pass, int]] = deque()
 
-    def layer(self, run: Pass, sent: list[int]) -> list[tuple[int, ...]]:
-        """One pass: receive from all attention dies, compute, send back to each.
-
-        Returns what each has to wait for.
-        """
+    def layer(self, run: Pass, sent: list[int]) -> None:
+        """One pass: receive from all attention dies, compute."""
         sequences = self._shapes.micro_batches[run.micro_batch]
         _, receive = self._transfers.to_ffn(sequences)
-        arrived = sent
+        arrived = [tuple(sent)] if self._is_direct else [(op,) for op in sent]
         for name, spec in [*self._transfers.wait("ffn"), ("afd.recv", receive)]:
             arrived = [
-                self._transfer(run, name, spec, peer, (op,)) for peer, op in enumerate(arrived)
+                (self._transfer(run, name, spec, part, ops),) for part, ops in enumerate(arrived)
             ]
-        last: tuple[int, ...] = tuple(arrived)
+        last = tuple(op for ops in arrived for op in ops)
         for name, spec in self._ops(run, sequences):
             last = (self._out.layer_op(run, name, spec, self._placement.main(name), last),)
-        send, _ = self._transfers.to_attention(sequences)
-        back = [self._transfer(run, "afd.send", send, peer, last) for peer in range(self._ratio)]
-        if self._shapes.schedule.deployment.is_direct:
-            # Copies come from all FFN dies, so also by other parts of such a kernel.
-            return [tuple(back)] * self._ratio
-        return [(op,) for op in back]
+        self._computed.append((run, last[0]))
+
+    def leave(self, ahead: int) -> Iterator[tuple[Pass, list[tuple[int, ...]]]]:
+        """Send back what was computed, but for the last ``ahead`` passes.
+
+        With each pass, what every attention die has to wait for.
+        """
+        while len(self._computed) > ahead:
+            run, last = self._computed.popleft()
+            send, _ = self._transfers.to_attention(self._shapes.micro_batches[run.micro_batch])
+            back = [
+                self._transfer(run, "afd.send", send, part, (last,)) for part in range(self._parts)
+            ]
+            yield run, [(op,) for op in (back * self._ratio if self._is_direct else back)]
 
     def _ops(self, run: Pass, sequences: int) -> BlockOps:
         at, shapes = run.key, self._shapes
-        if not shapes.schedule.deployment.is_direct:
+        if not self._is_direct:
             return moe_ops(shapes, sequences, shapes.rows(sequences) * self._ratio, at)
         rows, active = shapes.expert_rows(sequences), shapes.active_experts(sequences)
         return [(f"moe.{name}", spec) for name, spec in expert_ops(shapes, rows, active, at)]
 
     def _transfer(
-        self, run: Pass, name: str, spec: OpSpec, peer: int, deps: tuple[int, ...]
+        self, run: Pass, name: str, spec: OpSpec, part: int, deps: tuple[int, ...]
     ) -> int:
         # Transfers with several attention dies run side by side, on a link queue each, and
         # share the role's cores; prefetches behind them are issued once, after the last.
-        suffix = "" if self._ratio == 1 else f".{peer}"
-        place = self._placement.link("link" + suffix, peer, self._ratio)
-        trigger = name if peer + 1 == self._ratio else ""
+        suffix = "" if self._parts == 1 else f".{part}"
+        place = self._placement.link("link" + suffix, part, self._parts)
+        trigger = name if part + 1 == self._parts else ""
+        # One kernel for several attention dies loads the own port alone.
+        peer = part if self._parts == self._ratio else None
         return self._out.layer_op(run, name + suffix, spec, place, deps, peer=peer, trigger=trigger)

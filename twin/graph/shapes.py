@@ -61,8 +61,7 @@ class StepShapes:
         A group's rows lie scattered over its attention_tp dies, padded to equal numbers; all
         dies of a KVP group hold all of them.
         """
-        rows = sequences * self.rows_per_sequence
-        return math.ceil(rows / self.schedule.deployment.attention.attention_tp)
+        return die_rows(self.schedule, sequences)
 
     def attention_rows(self, sequences: int) -> int:
         """Token rows that attention computes on one die: those of its whole group."""
@@ -149,11 +148,21 @@ def local_kv_tokens(kv_tokens: int, kvp: int, rank: int) -> int:
     return kv_tokens // kvp + (kv_tokens % kvp > rank)
 
 
-def step_shapes(schedule: Schedule, model: ModelSpec) -> StepShapes:
-    """Sequences per attention group (rounded up: the busiest one), cut into micro-batches."""
+def die_rows(schedule: Schedule, sequences: int) -> int:
+    """:meth:`StepShapes.rows` of ``schedule``, whatever its model."""
+    rows = sequences * schedule.workload.rows_per_sequence
+    return math.ceil(rows / schedule.deployment.attention.attention_tp)
+
+
+def micro_batches(schedule: Schedule) -> tuple[int, ...]:
+    """Sequences of each micro-batch in the busiest attention group."""
     groups = schedule.deployment.attention.attention_groups
     sequences = math.ceil(schedule.workload.global_batch / groups)
     count = schedule.micro_batches
     base, rest = divmod(sequences, count)
-    parts = tuple(base + (1 if i < rest else 0) for i in range(count))
-    return StepShapes(model, schedule, parts)
+    return tuple(base + (1 if i < rest else 0) for i in range(count))
+
+
+def step_shapes(schedule: Schedule, model: ModelSpec) -> StepShapes:
+    """The sizes of ``schedule``'s step of ``model``."""
+    return StepShapes(model, schedule, micro_batches(schedule))

@@ -22,7 +22,8 @@ from twin.graph.shapes import StepShapes
 class Transfers:
     """Specs of one deployment's transfers; ``sequences`` are those of a micro-batch.
 
-    An FFN die has one receive and one send for each attention die simulated beside it.
+    An FFN die has one receive and one send for each attention die that it serves alone; under
+    direct, where all serve all, one kernel each.
     """
 
     def __init__(self, shapes: StepShapes) -> None:
@@ -36,10 +37,9 @@ class Transfers:
         shapes, ffn = self._shapes, self._deployment.moe.dies
         size = slot_bytes(shapes.model.hidden_size, 1 if shapes.is_quantised else self._element)
         on_link, busiest = self._copies(sequences)
-        arriving = shapes.expert_rows(sequences) / self._deployment.attention_ratio
         return (
             ExpertSend("attention_to_ffn", on_link, busiest, size, ffn),
-            ExpertReceive(arriving, size),
+            ExpertReceive(shapes.expert_rows(sequences), size),
         )
 
     def wait(self, role: Role) -> BlockOps:
@@ -54,11 +54,10 @@ class Transfers:
             return self._pair(sequences)
         shapes, attention = self._shapes, self._deployment.attention.dies
         size = back_slot_bytes(shapes.model.hidden_size)
-        on_link, busiest = self._copies(sequences)
-        parts = self._deployment.attention_ratio
+        _, busiest = self._copies(sequences)
         back = shapes.rows(sequences) * shapes.copies_per_token
         return (
-            ExpertSend("ffn_to_attention", on_link, busiest, size, attention, parts),
+            ExpertSend("ffn_to_attention", busiest, busiest, size, attention),
             ExpertReceive(back, size),
         )
 
@@ -67,10 +66,10 @@ class Transfers:
         return ELEMENT_BYTES[self._shapes.dtype]
 
     def _copies(self, sequences: int) -> tuple[float, float]:
-        """Token copies over one simulated link, and those of the busier end in all.
+        """Token copies from an attention die to the simulated FFN die, those of the busier in all.
 
-        A link joins an attention die and its part of an FFN die; where A:F is no whole
-        number they differ, and the larger holds the link for as long as either would.
+        Where A:F is no whole number, what the one sends and its part of what the other gets
+        differ, and the larger holds the link for as long as either would.
         """
         shapes = self._shapes
         there = shapes.rows(sequences) * shapes.copies_per_token

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twin.deployment import Deployment, Role, Transport
-from twin.names import MOE_INPUT, MOE_OPS, ROUTER_OPS, layer_chains
+from twin.names import MOE_INPUT, MOE_OPS, ROUTED_HERE_OPS, layer_chains
 from twin.schedule import CoreLimit, Prefetch, Schedule
 
 _ROUTER_AFTER = "attention.0.o_proj"
 """Where the colocated recipe prefetches the router; attention dies do under direct."""
 
 _AROUND_TRANSFERS: dict[Role, tuple[str, ...]] = {
-    "attention": (MOE_INPUT, *ROUTER_OPS, "afd.send", "afd.wait", "afd.recv"),
+    "attention": (MOE_INPUT, *ROUTED_HERE_OPS, "afd.send", "afd.wait", "afd.recv"),
     "ffn": ("afd.recv", *MOE_OPS, "afd.send"),
 }
 """Ops of the roles that some transport has there, in issue order."""

@@ -215,11 +215,11 @@ def _check_experts(schedule: Schedule, model: ModelSpec) -> None:
         f"({model.n_routed_experts} routed, {redundant} redundant)",
     )
     require(
-        not deployment.is_direct or total >= model.moe_topk,
+        not deployment.is_direct or total >= 2 * model.moe_topk,
         "deployment.afd.transport",
         "direct",
-        f"a transport other than direct: {total} experts leave no {model.moe_topk} ids of their "
-        "own to a row, fillers for zero experts included",
+        f"a transport other than direct: fillers for a row's {model.moe_topk} choices are found "
+        f"among twice as many experts, and there are {total}",
     )
     require(
         total <= MOST_EXPERTS,

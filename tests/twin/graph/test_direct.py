@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from transports import on_transport
@@ -11,6 +12,7 @@ from hardware_models.demand import Cores
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from hardware_models.ops import ExpertReceive, ExpertSend, GroupedMatMul
+from hardware_models.ops.vector_transfer import ExpertWay
 from twin.cluster.build import build_cluster
 from twin.engine import reference
 from twin.engine.compiled import simulate
@@ -68,12 +70,13 @@ def test_attention_dies_route_and_ffn_dies_only_compute() -> None:
 
     main = issued("attention", "main")
     routed = main.index("attention.0.post_norm") + 1
-    assert main[routed : routed + 3] == ["moe.cast", "moe.router_matmul", "moe.topk"]
+    router = ["moe.cast", "moe.router_matmul", "moe.topk", "moe.fill"]
+    assert main[routed : routed + 4] == router
     assert issued("attention", "link") == ["afd.send", "afd.wait", "afd.recv"]
     assert issued("ffn", "link") == ["afd.wait", "afd.recv", "afd.send"]
     assert issued("ffn", "main") == ["moe.gmm1", "moe.swiglu", "moe.gmm2"]
     send = by_name(graph, "layer.1.afd.send", "attention")
-    assert [graph.ops[dep].name for dep in send.deps] == ["layer.1.moe.topk"]
+    assert [graph.ops[dep].name for dep in send.deps] == ["layer.1.moe.fill"]
 
 
 def test_copies_for_zero_experts_travel_and_are_computed_under_other_ids() -> None:
@@ -89,7 +92,7 @@ def test_copies_for_zero_experts_travel_and_are_computed_under_other_ids() -> No
     assert (gmm.rows, paired.rows) == (12 * 12, 12 * 8)
     plain = replace(DIRECT.deployment, quantisation="bf16")
     bf16 = by_name(build(replace(DIRECT, deployment=plain)), "layer.1.afd.send", "attention")
-    assert bf16.demand.link_bytes == 12 * 12 * 12800
+    assert bf16.demand.link_bytes == 12 * 12 * 12288
 
 
 @pytest.mark.parametrize(
@@ -114,9 +117,25 @@ def test_any_ratio_moves_and_computes_every_copy(attention: int, ffn: int) -> No
     sends = [op.spec for op in graph.ops if isinstance(op.spec, ExpertSend)]
     busiest = max(12 * 12, copies / ffn)
     assert {send.die_rows for send in sends} == {busiest}
-    # A link carries what the busier of its ends has to move over it.
-    assert {send.rows for send in sends} == {max(12 * 12, copies / ffn / parts)}
+    there, back = ({s.rows for s in sends if s.way == way} for way in get_args(ExpertWay))
+    # A link carries what the busier of its ends has to move over it; the FFN die sends all.
+    assert (there, back) == ({max(12 * 12, copies / ffn / parts)}, {busiest})
     assert simulate(graph).makespan_us > 0
+
+
+@pytest.mark.parametrize("ratio", [1, 3])
+def test_an_ffn_die_tells_one_kernel_of_all_attention_dies(ratio: int) -> None:
+    graph = build(on_transport("direct", ratio, 2))
+    die = len(graph.dies) - 1
+    own = [op for op in graph.ops if op.die == die and op.name.startswith("layer.1.mb0.afd.")]
+    assert [op.name.rpartition(".")[2] for op in own] == ["wait", "recv", "send"]
+    assert {op.stream for op in own} == {"link"}
+    wait, _, send = own
+    assert [graph.ops[dep].die for dep in wait.deps] == list(range(ratio))
+    waiting = [op for op in graph.ops if send.index in op.deps]
+    assert [op.die for op in waiting] == list(range(ratio))
+    # With one attention die the link to it is loaded at both ends.
+    assert send.peer == (0 if ratio == 1 else None)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 3])
@@ -153,13 +172,15 @@ def test_the_router_lies_where_it_is_used() -> None:
     assert (names(paired, "attention"), names(paired, "ffn")) == (set(), gate | experts)
 
 
-def test_windows_hold_a_slot_for_every_copy_of_every_attention_die() -> None:
-    """64 dies x 12 rows x 12 copies x 6656 B = 58.5 MiB fit the default; 8 times more do not."""
-    small = memory_ledger(DIRECT, MODEL, HARDWARE)["ffn"].hccl_bytes
-    large = memory_ledger(with_dies(64, 64, 64 * 32), MODEL, HARDWARE)["ffn"].hccl_bytes
-    buffers = HARDWARE["hccl_buffers_per_communicator"]
-    assert small == 2 * 200 * MIB * buffers
-    assert large == (200 + 468) * MIB * buffers
+def test_windows_lie_beside_the_buffers_of_two_communicators() -> None:
+    """64 dies x 12 rows x 12 copies: a flag and a slot of 6656 B for each, on every FFN die."""
+    ledger = memory_ledger(DIRECT, MODEL, HARDWARE)
+    buffers = 2 * 200 * MIB * HARDWARE["hccl_buffers_per_communicator"]
+    flags = 64 * (2 + 144) * 4
+    assert ledger["ffn"].hccl_bytes == buffers + 64 * 144 * 6656 + flags
+    own = [ledger[role].hccl_bytes for role in ("attention", "ffn")]
+    paired = memory_ledger(on_transport("sdma_pairs"), MODEL, HARDWARE)
+    assert own[0] - paired["attention"].hccl_bytes == 144 * (4 + 12288) + (-144 * 4) % 512
 
 
 @pytest.mark.parametrize(
@@ -186,11 +207,11 @@ def test_rows_are_limited_for_each_attention_die_and_not_summed() -> None:
     assert "513" in error.allowed
 
 
-def test_ids_of_a_row_are_distinct_so_there_are_as_many_experts_as_choices() -> None:
-    few = replace(MODEL, n_routed_experts=8)
+def test_fillers_need_twice_as_many_experts_as_choices() -> None:
+    few = replace(MODEL, n_routed_experts=16)
     roles = {**DIRECT.deployment.roles, "ffn": replace(DIRECT.deployment.moe, dies=8, ep=8)}
     schedule = replace(DIRECT, deployment=replace(DIRECT.deployment, roles=roles))
     with pytest.raises(InputError) as caught:
         validate_schedule(schedule, few, HARDWARE)
     assert (caught.value.field, caught.value.value) == ("deployment.afd.transport", "direct")
-    assert "8 experts" in caught.value.allowed
+    assert "there are 16" in caught.value.allowed
