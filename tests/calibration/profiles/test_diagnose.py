@@ -203,6 +203,10 @@ def test_waits_for_an_exchange_name_the_rank_that_came_last_to_it(
     )
     # Alike waits of several ranks are one line.
     assert "3: 0 .. 2" in capsys.readouterr().out
+    # Of one rank alone nothing says who came last.
+    alone = tmp_path / "p" / "host_0_ascend_pt"
+    assert diagnose(tmp_path / "one", f"profile={alone}") == 0
+    assert {w["by_rank"] for w in result(tmp_path / "one")["event_waits"]} == {None}
 
 
 def test_a_slower_step_is_exit_5_and_a_faster_one_is_not(

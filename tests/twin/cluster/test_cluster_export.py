@@ -63,9 +63,12 @@ def test_every_op_of_every_die_comes_back(schedule: Schedule, tmp_path: Path) ->
     assert len({name for names in members.values() for name in names}) == len(members)
 
 
-def test_the_command_exports_the_dies_that_were_asked_for(tmp_path: Path) -> None:
+def test_the_command_exports_the_dies_that_were_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "profile"
     assert cluster(tmp_path, f"export={folder}", "export_dies=[15,0,7,8,0]") == 0
+    assert "profile of 4 of 16 simulated dies" in capsys.readouterr().out
     files = find_ranks(folder)
     assert [rank.rank for rank in files] == [0, 7, 8, 15]
     ranks = [{x.name for x in rank.collectives} for rank in read_profile(folder)]

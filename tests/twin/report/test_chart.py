@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from twin.report.chart import HEIGHT, WIDTH, Series, Value, line_chart
@@ -28,6 +28,7 @@ def test_higher_values_are_drawn_higher_inside_the_frame(
 
 
 @given(values=VALUES)
+@example(values=[5e-324])
 def test_ticks_are_few_and_lie_at_their_values(values: list[float]) -> None:
     series = [Series("line", [Value(str(i), v) for i, v in enumerate(values)])]
     chart = line_chart("title", "x", series)
