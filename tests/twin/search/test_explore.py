@@ -23,6 +23,7 @@ from twin.evaluate import latencies
 from twin.models import load_model
 from twin.schedule_io import load_schedule
 from twin.search.config import Knob
+from twin.search.contention import ALONE
 from twin.search.explore import Found, explore
 from twin.search.explorer import Explorer, Task
 from twin.search.feasible import rejected, rejection
@@ -224,6 +225,14 @@ def test_whatever_a_space_differs_in_its_tasks_have_names_of_their_own() -> None
     explorers = [Explorer(each, 0.01) for each in spaces]
     assert len({each.fingerprint for each in explorers}) == len(spaces)
     assert len({each.space_key for each in explorers}) == len(spaces)
+
+
+def test_what_is_asked_of_a_space_names_its_tasks_too() -> None:
+    space = space_of("colocated")
+    asked = [Explorer(space, 0.01), Explorer(space, 0.02), Explorer(space, 0.01, ALONE)]
+    assert len({each.fingerprint for each in asked}) == len(asked)
+    # Structures are the same: each process makes them once.
+    assert len({each.space_key for each in asked}) == 1
 
 
 def test_what_another_version_left_is_not_taken(
