@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from twin.deployment import Deployment
+
 NEEDED_OPS = (
     "npu_add_rms_norm",
     "npu_attention_update",
@@ -24,3 +26,17 @@ NEEDED_OPS = (
     "npu_swiglu",
     "npu_transpose_batchmatmul",
 )
+DIRECT_OPS = (
+    "attention_worker_scheduler",
+    "ffn_worker_scheduler",
+    "npu_attention_to_ffn",
+    "npu_attention_worker_combine",
+    "npu_ffn_to_attention",
+    "npu_ffn_worker_batching",
+)
+"""Those of AFD's direct transport."""
+
+
+def needed_ops(deployment: Deployment) -> tuple[str, ...]:
+    """The ops that a run of ``deployment`` needs."""
+    return (*NEEDED_OPS, *(DIRECT_OPS if deployment.is_direct else ()))

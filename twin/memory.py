@@ -135,9 +135,12 @@ def _align(value: int, step: int) -> int:
 def dispatch_buffer_mib(shapes: StepShapes, hardware: Hardware) -> int:
     """HCCL_BUFFSIZE of a schedule in MiB: what dispatch and combine need, at least the default.
 
-    The rows are those that one MoE die brings (AFD: of all attention dies it serves).
+    The rows are those that one MoE die brings (AFD: of all attention dies it serves).  Direct
+    transfers have windows of their own.
     """
     model, deployment = shapes.model, shapes.schedule.deployment
+    if deployment.is_direct:
+        return hardware.count("hccl_buffer_mb")
     needed = exchange_buffer_mib(
         local_experts=shapes.local_experts,
         rows=shapes.rows(max(shapes.micro_batches)) * deployment.attention_ratio,

@@ -13,9 +13,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import override
 
 from runtime_npu.backends.base import PrologWeights
+from runtime_npu.backends.npu_direct import NpuDirect
 from runtime_npu.backends.npu_issue import Listener, Namer, not_here
 from runtime_npu.backends.npu_order import Order
-from runtime_npu.backends.npu_prefill import NpuPrefill
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.npu import attention_ops, matmul_ops, transfer_ops, vector_ops
 from runtime_npu.npu.forms import Forms
@@ -25,7 +25,7 @@ from runtime_npu.rope import Rope
 from runtime_npu.sampling import Draw
 
 
-class NpuBackend(NpuPrefill):
+class NpuBackend(NpuDirect):
     """Ops on the forms of the model's tensors (:mod:`runtime_npu.npu.forms`)."""
 
     def __init__(

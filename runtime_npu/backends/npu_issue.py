@@ -55,6 +55,8 @@ class NpuIssue(Backend):
         self._written_on: Any = WeakIdKeyDictionary()
         self._output: torch.Tensor | None = None
         self._transfers: dict[tuple[int, bool], int] = {}
+        self._turn = 0
+        self._context: torch.Tensor | None = None
 
     @contextmanager
     def issuing(self, forms: Forms, order: Order, listener: Listener) -> Iterator[Recorder]:
@@ -64,6 +66,7 @@ class NpuIssue(Backend):
         self.recorder = Recorder()
         self._written_on.clear()
         self._transfers.clear()
+        self._turn, self._context = 0, None
         self._output = None
         try:
             yield self.recorder
@@ -127,6 +130,12 @@ class NpuIssue(Backend):
         for tensor in tensors:
             if self._written_on.get(tensor, self._order.current) != self._order.current:
                 self._order.reads(tensor)
+
+    def _wrote_beside(self, *tensors: torch.Tensor) -> None:
+        """Of what the op wrote besides its first result, which :meth:`_wrote` is told of."""
+        for tensor in tensors:
+            self._written_on[tensor] = self._order.current
+            self._order.gives_back(tensor)
 
     def _wrote(self, tensor: torch.Tensor) -> torch.Tensor:
         self._written_on[tensor] = self._order.current

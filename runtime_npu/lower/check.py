@@ -59,14 +59,18 @@ def _group_differences(
 def partners(name: str, deployment: Deployment, rank: int) -> str | None:
     """Whom the op ``name`` talks to: ``ranks 0-7``, ``rank 64``; ``None``: nobody."""
     transfer = _TRANSFER.search(name)
+    if transfer and deployment.is_direct:
+        # Windows are found by what is in them: only a sender names the group.
+        everyone = ranks_label(range(deployment.total_dies))
+        return everyone if transfer[1] == "send" else None
     if transfer:
-        return peer_label(peers(deployment, rank)[int(transfer[1] or 0)])
+        return peer_label(peers(deployment, rank)[int(transfer[2] or 0)])
     group = group_of(name)
     ranks = () if group is None else members(deployment, group, rank)
     return ranks_label(ranks) if len(ranks) > 1 else None
 
 
-_TRANSFER = re.compile(r"\bafd\.(?:send|recv)(?:\.(\d+))?$")
+_TRANSFER = re.compile(r"\bafd\.(send|wait|recv)(?:\.(\d+))?$")
 _BY_OP: dict[str, GroupName] = {
     "all_gather": "attention_tp",
     "all_reduce": "o_proj_tp",

@@ -22,16 +22,20 @@ from runtime_npu.lower.lowered import ranks_label
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.npu.attention_ops import MASK
+from runtime_npu.npu.direct_ops import CONTEXT_BYTES
 from runtime_npu.npu.forms import Forms, bind_cache, bind_weights
 from runtime_npu.npu.pass_trace import PassInputs, Run, draft_run, ffn_run, main_run
 from runtime_npu.npu.step_inputs import step_inputs
+from runtime_npu.npu.window_forms import window_forms
 from runtime_npu.parallel.layout import Layout, last_rows
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import layer_plan, prefill_order
 from runtime_npu.rope import rope_table
 from twin.deployment import GraphMode
+from twin.graph.shapes import step_shapes
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
+from twin.windows import step_windows
 
 DTYPE = torch.bfloat16
 """Of all that is not quantised."""
@@ -101,6 +105,12 @@ def rank_step(
                 spec, backend, plan, world, dtype=DTYPE, prefill=prompts, next_n=drafts
             )
     bind_weights(forms, model, batch.place_weight)
+    if deployment.is_direct:
+        context = batch.place(torch.empty(CONTEXT_BYTES, dtype=torch.int8, device="meta"))
+        windows = step_windows(step_shapes(schedule, spec))
+        everyone = ranks_label(range(world.size))
+        tables = window_forms(windows, spec, world, everyone, context, batch.place)
+        forms.bind_windows(tables)
     passes = batch.serve(model, forms) if isinstance(model, FfnDie) else batch.attend(model, forms)
     return RankStep(backend, order, passes)
 

@@ -92,10 +92,11 @@ def check_cores(probed: Probed, hardware: Hardware) -> Finding:
     return judge(check, counts == [wanted], found, fix)
 
 
-def check_ops(probed: Probed, needed: int) -> Finding:
+def check_ops(probed: Probed, needed: Sequence[str]) -> Finding:
     """The ops that the npu backend calls."""
     check = "ops"
     if probed.fault:
-        return Finding(check, "unknown", f"{needed} needed")
-    found = ", ".join(probed.missing_ops) + " missing" if probed.missing_ops else f"all {needed}"
-    return judge(check, not probed.missing_ops, found, "install the torch_npu of the torch pair")
+        return Finding(check, "unknown", f"{len(needed)} needed")
+    missing = [name for name in probed.missing_ops if name in needed]
+    found = ", ".join(missing) + " missing" if missing else f"all {len(needed)}"
+    return judge(check, not missing, found, "install the torch_npu of the torch pair")

@@ -17,6 +17,7 @@ DIES_PER_NODE = 16
 """Of an Atlas A3 node: 8 packages of 2 dies (the recipe's README)."""
 
 BUFFER = "HCCL_BUFFSIZE"
+ZERO_COPY = "HCCL_ZERO_COPY"
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 ADVISED = {
     "HCCL_CONNECT_TIMEOUT": "1200",
@@ -55,6 +56,12 @@ def check_expansion_mode(environment: Mapping[str, str]) -> Finding:
     return judge(name, found == EXPANSION_MODE, found, f"export {name}={EXPANSION_MODE}")
 
 
+def check_zero_copy(environment: Mapping[str, str]) -> Finding:
+    """HCCL_ZERO_COPY, with which torch_npu registers no windows for direct transfers."""
+    found = environment.get(ZERO_COPY, "unset")
+    return judge(ZERO_COPY, found in ("unset", "0"), found, f"unset {ZERO_COPY}")
+
+
 def environment_findings(
     schedule: Schedule,
     model: ModelSpec,
@@ -68,6 +75,7 @@ def environment_findings(
     return (
         check_buffer(schedule, model, hardware, environment),
         check_expansion_mode(environment),
+        *([check_zero_copy(environment)] if schedule.deployment.is_direct else ()),
         check_visible(environment),
         check_ranks(schedule.deployment, devices, environment, is_run=is_run),
         *(check_advised(name, environment) for name in ADVISED),

@@ -15,7 +15,7 @@ from runtime_npu.machine.devices import (
 )
 from runtime_npu.machine.finding import Finding
 from runtime_npu.machine.software import check_cann, check_driver
-from runtime_npu.npu_ops import NEEDED_OPS
+from runtime_npu.npu_ops import needed_ops
 from twin.memory import memory_ledger
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
@@ -39,5 +39,5 @@ def machine_findings(
         check_devices(probed),
         check_cores(probed, hardware),
         check_memory(probed, needed),
-        check_ops(probed, len(NEEDED_OPS)),
+        check_ops(probed, needed_ops(schedule.deployment)),
     )

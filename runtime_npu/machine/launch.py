@@ -13,11 +13,11 @@ from runtime_npu.machine.environment import environment_findings
 from runtime_npu.machine.finding import Finding
 from runtime_npu.machine.hardware import machine_findings
 from runtime_npu.machine.software import check_torch_pair
-from runtime_npu.npu_ops import NEEDED_OPS
+from runtime_npu.npu_ops import DIRECT_OPS, NEEDED_OPS
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 
-PROBE = (sys.executable, "-m", "runtime_npu.machine.probe", *NEEDED_OPS)
+PROBE = (sys.executable, "-m", "runtime_npu.machine.probe", *NEEDED_OPS, *DIRECT_OPS)
 
 
 def all_findings(

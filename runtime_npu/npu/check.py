@@ -19,9 +19,6 @@ def check_deployment(schedule: Schedule, source: str) -> None:
     if quantisation not in QUANTISATIONS:
         allowed = f"{' or '.join(QUANTISATIONS)} (what fused ops compute in)"
         raise InputError("deployment.quantisation", quantisation, allowed, source)
-    if schedule.deployment.is_direct:
-        allowed = "sdma_pairs on an NPU (direct runs on the CPU)"
-        raise InputError("deployment.afd.transport", "direct", allowed, source)
 
 
 def check_for_npu(options: RunOptions, schedule: Schedule) -> None:

@@ -38,6 +38,8 @@ from runtime_npu.npu.pass_trace import (
     tracing_mode,
 )
 from runtime_npu.npu.step_inputs import bind_step, step_inputs
+from runtime_npu.npu.window_forms import WindowForms
+from runtime_npu.npu.windows import OpenWindow
 from runtime_npu.record import OpRecord
 from twin.deployment import Deployment
 from twin.workload import Phase
@@ -76,6 +78,7 @@ class NpuExecutor(Executor):
         self._graphs: dict[str, GraphPass] = {}
         self._fixed = Forms()
         self._table_width = 0
+        self._window: OpenWindow | None = None
         self._tracing = tracing_mode()
         values = dict(model.named_parameters())
         with self._tracing:
@@ -93,6 +96,11 @@ class NpuExecutor(Executor):
     def use_cache(self, cache: KvCache, table_width: int) -> None:
         self._cache, self._table_width = cache, table_width
         bind_cache(self._fixed, cache, _zeros, _alias, self._deployment)
+
+    def use_window(self, opened: OpenWindow, forms: WindowForms) -> None:
+        """Direct transfers go through ``opened``, with ``forms``."""
+        self._window = opened
+        self._fixed.bind_windows(forms)
 
     @override
     def forward(self, step: Step) -> StepOutput:
@@ -151,7 +159,7 @@ class NpuExecutor(Executor):
     def _eagerly(self, run: Run, given: PassInputs) -> Sequence[torch.Tensor]:
         forms, step = given.fixed.opened(), given.step
         if step is not None and given.inputs is not None:
-            placed = [_on_device(form) for form in given.inputs.forms]
+            placed = [to_npu(form) for form in given.inputs.forms]
             step = bind_step(forms, step, given.inputs, placed, given.inputs.kv_lengths)
         with self._backend.issuing(forms, self._eager, Listener()) as recorder:
             outputs = self._timed(lambda: run(step, given.hidden))
@@ -191,7 +199,7 @@ class NpuExecutor(Executor):
             code = graph_code(traced, self._mode, folder)
             compiled = CompiledPass(code, traced.used, tuple(map(dataclasses.asdict, records)))
             cache.save(part, name, compiled)
-        placed = () if given.inputs is None else map(_on_device, given.inputs.forms)
+        placed = () if given.inputs is None else map(to_npu, given.inputs.forms)
         return GraphPass(
             kernel_of(compiled.code, folder),
             compiled.used,
@@ -227,12 +235,13 @@ def _alias(form: torch.Tensor) -> torch.Tensor:
     return form.view(form.shape)
 
 
-def _on_device(host: torch.Tensor) -> torch.Tensor:
+def to_npu(host: torch.Tensor) -> torch.Tensor:
+    """``host`` on the NPU, contiguous."""
     return host.to("npu").contiguous()
 
 
 def _weight_on_device(host: torch.Tensor) -> torch.Tensor:
-    return torch.nn.Parameter(_on_device(host), requires_grad=False)
+    return torch.nn.Parameter(to_npu(host), requires_grad=False)
 
 
 def _shapes(tensors: Sequence[torch.Tensor]) -> str:

@@ -13,6 +13,7 @@ import torch
 
 from hardware_models.errors import TwinError
 from runtime_npu.kv_cache import KvCache
+from runtime_npu.npu.window_forms import WindowForms
 from twin.deployment import Deployment
 
 TRANSPOSED = frozenset(
@@ -41,6 +42,7 @@ class Forms:
         self._aliases: dict[tuple[_Key, int], torch.Tensor] = {}
         self._derived: dict[object, torch.Tensor] = {}
         self._mask: torch.Tensor | None = None
+        self._windows: WindowForms | None = None
         self.inputs: list[torch.Tensor] = []
         self._kept: list[torch.Tensor] = []
 
@@ -93,6 +95,8 @@ class Forms:
         copied._ones = {width: made[id(tensor)] for width, tensor in self._ones.items()}
         copied._kept = list(self._kept)
         copied._mask = None if self._mask is None else made[id(self._mask)]
+        if self._windows is not None:
+            copied._windows = self._windows.copy(lambda tensor: made[id(tensor)])
         return copied
 
     def opened(self) -> Forms:
@@ -101,6 +105,7 @@ class Forms:
         opened.inputs, opened._kept = list(self.inputs), list(self._kept)
         opened._forms, opened._ones = dict(self._forms), self._ones
         opened._derived, opened._mask = self._derived, self._mask
+        opened._windows = self._windows
         return opened
 
     def scaled(self, host: torch.Tensor, scale: float) -> torch.Tensor:
@@ -134,6 +139,17 @@ class Forms:
         """``mask`` is on the device."""
         self._mask = mask
         self.inputs.append(mask)
+
+    @property
+    def windows(self) -> WindowForms:
+        """The tables of direct transfers."""
+        assert self._windows is not None
+        return self._windows
+
+    def bind_windows(self, windows: WindowForms) -> None:
+        """All of ``windows`` is on the device."""
+        self._windows = windows
+        self.inputs.extend(windows.tensors)
 
     def bind_ones(self, width: int, ones: torch.Tensor) -> None:
         """``ones`` [width] fp32: the scale of a product whose scale comes later."""

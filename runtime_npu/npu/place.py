@@ -21,14 +21,18 @@ from runtime_npu.backends.npu_order import EagerOrder
 from runtime_npu.model.ffn import FfnDie
 from runtime_npu.model.longcat import LongcatFlash
 from runtime_npu.npu.compile_cache import CompileCache, source_digest
-from runtime_npu.npu.executor import NpuExecutor
+from runtime_npu.npu.executor import NpuExecutor, to_npu
 from runtime_npu.npu.forms import Forms
+from runtime_npu.npu.window_forms import window_forms
+from runtime_npu.npu.windows import open_window
 from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.parallel.world import World
 from runtime_npu.standins.wheel import cache_folder
+from twin.graph.shapes import step_shapes
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 from twin.schedule_io import dump_schedule
+from twin.windows import step_windows
 
 
 def npu_backend(hardware: Hardware, rank: int) -> NpuBackend:
@@ -56,19 +60,24 @@ def npu_executor(
     compile_cache: Path | None,
 ) -> NpuExecutor:
     """The executor of ``world``'s rank; ``compile_cache`` is by default under the user's cache."""
-    experts = world.groups["ep"]
+    deployment = schedule.deployment
+    # Which the code names.
+    groups = [world.direct_group] if deployment.is_direct else [world.groups["ep"]]
+    names = [communicator_name(group, world.rank) for group in groups if group.size > 1]
     cache = CompileCache(
         root=compile_cache or cache_folder() / "compiled",
         subject={"schedule": dump_schedule(schedule), "model": repr(spec)},
-        versions={
-            **software_versions(),
-            # The code names the communicator.
-            "communicator": communicator_name(experts, world.rank) if experts.size > 1 else "",
-        },
+        versions={**software_versions(), "communicator": " ".join(names)},
         rank=world.rank,
         say=_say,
     )
-    return NpuExecutor(model, backend, hardware, schedule.deployment, cache)
+    executor = NpuExecutor(model, backend, hardware, deployment, cache)
+    if deployment.is_direct:
+        windows = step_windows(step_shapes(schedule, spec))
+        opened = open_window(windows, spec, world)
+        forms = window_forms(windows, spec, world, names[0], opened.context, to_npu)
+        executor.use_window(opened, forms)
+    return executor
 
 
 def software_versions() -> dict[str, str]:

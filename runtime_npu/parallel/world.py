@@ -64,6 +64,12 @@ class World:
             for own in [link_group(self.deployment, self.rank, peer)]
         )
 
+    @property
+    def direct_group(self) -> Communicator:
+        """AFD's direct transport: all ranks, in the group of its windows."""
+        everyone = tuple(range(self.size))
+        return Communicator(everyone, self.rank, self._handles["link", everyone])
+
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """``values`` [...] of every rank: [ranks, ...].  Control traffic, no op of the model."""
         everyone = Communicator(range(self.size), self.rank)

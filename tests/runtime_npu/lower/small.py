@@ -10,6 +10,7 @@ import schedules
 from twin.deployment import Afd, Deployment, GraphMode, RoleDeployment
 from twin.models import load_model
 from twin.schedule import CoreLimit, MoePlan, Prefetch, PrefillPlan, Schedule, Stage
+from twin.search.transport import with_transport
 from twin.workload import Workload
 
 # Exchanges of experts have at least 1,024 columns, and prefill turns 64 elements of a head.
@@ -138,10 +139,29 @@ def afd(mode: GraphMode, *, ratio: int, micro_batches: int = 1) -> Schedule:
     )
 
 
+def direct(mode: GraphMode, *, ratio: int, micro_batches: int = 1, aiv: int = 8) -> Schedule:
+    """The same over direct transfers on ``aiv`` vector cores of each role."""
+    moved = with_transport(afd(mode, ratio=ratio, micro_batches=micro_batches), "direct")
+    return replace(
+        moved,
+        stages=tuple(
+            replace(stage, streams={**stage.streams, "link": CoreLimit(aiv=aiv)})
+            for stage in moved.stages
+        ),
+    )
+
+
 def roles(mode: GraphMode) -> Mapping[str, tuple[Schedule, int]]:
     """AFD steps of both roles: schedule and rank."""
     pairs, pieces = afd(mode, ratio=1), afd(mode, ratio=2, micro_batches=2)
+    straight, dealt = direct(mode, ratio=1), direct(mode, ratio=2, micro_batches=2)
     return {
+        "attention of direct": (straight, 1),
+        "ffn of direct": (straight, 6),
+        "attention of direct, 6 cores": (direct(mode, ratio=1, aiv=6), 1),
+        "ffn of direct, 6 cores": (direct(mode, ratio=1, aiv=6), 6),
+        "attention of direct 2:1 in two micro-batches": (dealt, 3),
+        "ffn of direct 2:1 in two micro-batches": (dealt, 5),
         "attention of 1:1": (pairs, 1),
         "ffn of 1:1": (pairs, 6),
         "attention of 2:1 in two micro-batches": (pieces, 3),
@@ -228,7 +248,6 @@ APART = {
     "workload.acceptance": "what is accepted is known behind the step",
     "workload.expert_load": "the router decides",
     "deployment.hardware": "its cores bound the limits, which are lowered as numbers",
-    "deployment.afd.transport": "no other is lowered: refused",
     "stages[].role": "decided by the deployment: any other is refused",
     "stages[].join": "there is one: any other is refused",
     "prefetch[].role": "decided by the deployment: any other is refused",

@@ -15,9 +15,10 @@ import pytest
 import runtime_npu.dryrun as module
 from runtime_npu.dryrun import DryrunOptions, LoweringError, main
 from twin.cli import run as run_command
-from twin.deployment import Afd, Transport
+from twin.deployment import Afd
 from twin.schedule import CoreLimit, Schedule
 from twin.schedule_io import load_schedule, save_schedule
+from twin.search.transport import with_transport
 
 
 def command(*words: str) -> int:
@@ -126,12 +127,25 @@ def test_what_a_search_finds_is_lowered_as_scheduled(
             assert command(*words, f"output={tmp_path}/{mode}_{rank}") == 0
 
 
-@pytest.mark.parametrize("transport", ["camp2p", "direct"])
+@pytest.mark.nightly
+@pytest.mark.usefixtures("standins")
+@pytest.mark.parametrize("mode", ["ge_graph", "npugraph_ex"])
+@pytest.mark.parametrize("rank", [3, 70])
+def test_direct_transfers_are_lowered_at_full_size(rank: int, mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "schedule.yaml"
+    save_schedule(with_transport(load_schedule("recipe_afd"), "direct"), path)
+    words = [f"schedule={path}", f"mode={mode}", f"rank={rank}", f"output={tmp_path}/run"]
+    assert command(*words) == 0
+    ops = {op["name"]: op for op in result(tmp_path / "run")["ops"]}
+    assert ops["layer.0.afd.send"]["group"] == "ranks 0-127"
+    assert ops["layer.0.afd.send"]["aiv"] == 8
+
+
 def test_what_no_npu_executes_is_not_lowered_either(
-    transport: Transport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schedule = load_schedule("recipe_afd")
-    deployment = replace(schedule.deployment, afd=Afd(transport=transport))
+    deployment = replace(schedule.deployment, afd=Afd(transport="camp2p"))
     path = tmp_path / "schedule.yaml"
     save_schedule(replace(schedule, deployment=deployment, prefetch=()), path)
     assert command(f"schedule={path}", f"output={tmp_path}/run") == 2

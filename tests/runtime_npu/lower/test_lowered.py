@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small import PREFILL, ROLE, SMALL, TWO_STREAMS, afd, with_role
+from small import PREFILL, ROLE, SMALL, TWO_STREAMS, afd, direct, with_role
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
@@ -127,6 +127,10 @@ def test_partners_of_transfers_and_dies_of_the_graph_follow_the_role() -> None:
     assert partners("layer.0.mb1.afd.recv.1", deployment, 5) == "rank 3"
     assert partners("layer.0.moe.dispatch", deployment, 5) == "ranks 4-5"
     assert partners("layer.0.moe.gmm1", deployment, 5) is None
+    straight = direct("ge_graph", ratio=2).deployment
+    assert partners("layer.0.mb1.afd.send", straight, 3) == "ranks 0-5"
+    assert partners("layer.0.afd.wait", straight, 5) is None
+    assert partners("layer.0.afd.recv", straight, 5) is None
     dies = [graph_die(deployment, place_of(deployment, rank)) for rank in range(6)]
     assert dies == [0, 1, 0, 1, 2, 2]
 

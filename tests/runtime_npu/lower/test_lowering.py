@@ -12,6 +12,7 @@ import pytest
 from schedule_fields import leaves, values
 from small import APART, SERVED_BY_ONE_GRAPH, SMALL, VARIANTS, bases
 
+from hardware_models.ops.vector_transfer import FILL_CALLS
 from runtime_npu.standins.process import run_on_standins
 from twin.schedule import Schedule
 
@@ -19,8 +20,13 @@ STAGE_NAME = "name of the first stage"
 # One or two of each kind; the nightly run takes all.
 FEW = {
     "eager": ("base", "no link stream", "decode", "ffn of 2:1"),
-    "ge_graph": ("base", "cores of moe", "ffn of 2:1 in two micro-batches"),
-    "npugraph_ex": ("base", "place of a prefetch", "attention of 2:1 in two micro-batches"),
+    "ge_graph": ("base", "cores of moe", "ffn of 2:1 in two micro-batches", "ffn of direct"),
+    "npugraph_ex": (
+        "base",
+        "place of a prefetch",
+        "attention of 2:1 in two micro-batches",
+        "attention of direct",
+    ),
 }
 
 
@@ -131,8 +137,29 @@ def test_a_few_knobs_lower_as_scheduled(
         "npugraph_ex": (None, ["npu.npu_moe_distribute_dispatch_v2"]),
     }
     assert (dispatch["scope"], dispatch["calls"]) == expected[mode]
+    direct = {"ge_graph": "ffn of direct", "npugraph_ex": "attention of direct"}[mode]
+    check_direct({op["name"]: op for op in answers[direct]["ops"]}, mode)
     # One graph serves every step: captured calls take their lengths as inputs of the graph.
     assert answers["kinds of KV lengths"] == ([] if mode == "ge_graph" else ["Node"])
+
+
+def check_direct(ops: dict[str, Any], mode: str) -> None:
+    """What a die of either role is told of one pass's direct transfers."""
+    wait, receive, send = (ops[f"layer.0.afd.{op}"] for op in ("wait", "recv", "send"))
+    for op in (wait, receive, send):
+        assert (op["stream"], op["aiv"]) == ("link", 8)
+    assert (wait["group"], receive["group"], send["group"]) == (None, None, "ranks 0-7")
+    if mode == "ge_graph":
+        assert wait["calls"][-1] == "FfnWorkerScheduler"
+        assert receive["calls"][0] == "FfnWorkerBatching"
+        assert send["calls"] == ["FFNToAttention"]
+        assert ops["layer.0.moe.gmm1"]["waits"] == ["layer.0.afd.recv"]
+        return
+    assert wait["calls"] == ["npu.attention_worker_scheduler"]
+    assert receive["calls"] == ["npu.npu_attention_worker_combine", "aten.addcmul"]
+    assert send["calls"] == ["npu.npu_attention_to_ffn"]
+    assert send["waits"] == ["layer.0.moe.fill"]
+    assert len(ops["layer.0.moe.fill"]["calls"]) == FILL_CALLS
 
 
 @pytest.mark.nightly

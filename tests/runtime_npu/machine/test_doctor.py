@@ -24,8 +24,9 @@ from runtime_npu.machine.devices import (
 )
 from runtime_npu.machine.environment import check_buffer, check_expansion_mode, check_ranks
 from runtime_npu.machine.software import check_cann, check_driver, check_torch_pair
+from runtime_npu.npu_ops import DIRECT_OPS, NEEDED_OPS, needed_ops
 from twin.cli import run as run_command
-from twin.deployment import RoleDeployment
+from twin.deployment import Afd, RoleDeployment
 from twin.memory import exchange_buffer_mib
 from twin.models import load_model
 from twin.schedule import PrefillPlan, Schedule
@@ -114,8 +115,14 @@ def test_devices_cores_memory_and_ops_are_judged() -> None:
     fuller = Probed(devices=(DIE, replace(DIE, free_bytes=10 * GIB)))
     assert check_memory(NODE, 19 * GIB).status == "ok"
     assert check_memory(fuller, 19 * GIB).status == "fault"
-    assert check_ops(NODE, 19).status == "ok"
-    assert "npu_prefetch" in check_ops(Probed((DIE,), ("npu_prefetch",)), 19).found
+    assert check_ops(NODE, NEEDED_OPS).status == "ok"
+    assert "npu_prefetch" in check_ops(Probed((DIE,), ("npu_prefetch",)), NEEDED_OPS).found
+    # An op is missed only where the schedule needs it.
+    without = Probed((DIE,), DIRECT_OPS)
+    paired = load_schedule("recipe_afd").deployment
+    straight = replace(paired, afd=Afd(transport="direct"))
+    assert check_ops(without, needed_ops(paired)).status == "ok"
+    assert check_ops(without, needed_ops(straight)).status == "fault"
     for check in (check_cores(Probed(), A3), check_memory(Probed(), 1)):
         assert check.status == "unknown"
 

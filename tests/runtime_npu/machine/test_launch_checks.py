@@ -27,9 +27,9 @@ from runtime_npu.machine.launch import require_npus
 from runtime_npu.options import RunOptions
 from runtime_npu.run import main
 from twin.cli import run as run_command
-from twin.deployment import Afd
 from twin.models import load_model
-from twin.schedule_io import load_schedule, save_schedule
+from twin.schedule_io import load_schedule
+from twin.search.transport import with_transport
 
 A3 = load_hardware("a3-752t")
 SCHEDULE = load_schedule("recipe_colocated")
@@ -159,17 +159,24 @@ def test_what_an_npu_run_does_not_do_is_refused_by_name(
     assert f"{field}: got" in capsys.readouterr().err
 
 
-def test_direct_transfers_are_refused_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime_npu.run.require_npus", lambda *_: None)
-    schedule = load_schedule("recipe_afd")
-    deployment = replace(schedule.deployment, afd=Afd(transport="direct"))
-    path = tmp_path / "schedule.yaml"
-    save_schedule(replace(schedule, deployment=deployment, prefetch=()), path)
-    words = [f"schedule={path}", "device=npu", f"output={tmp_path}/run"]
-    assert run_command("run", RunOptions, main, words) == 2
-    assert "deployment.afd.transport: got 'direct'" in capsys.readouterr().err
+def test_direct_transfers_need_windows_and_no_larger_buffers() -> None:
+    """64 dies with 512 rows each: a dispatch of as many would ask for more than 200 MB."""
+    schedule = with_transport(load_schedule("recipe_afd"), "direct")
+    schedule = replace(schedule, workload=replace(schedule.workload, global_batch=64 * 128))
+    model, hardware = load_model(schedule.model), load_hardware("a3-752t")
+    for value, status in (("1", "fault"), ("0", "ok")):
+        environment = {"HCCL_ZERO_COPY": value}
+        found = {
+            finding.check: finding
+            for finding in environment_findings(schedule, model, hardware, environment, None)
+        }
+        assert found["HCCL_ZERO_COPY"].status == status
+        assert found["HCCL_BUFFSIZE"].found == "200 MB, 200 needed (unset: the default)"
+    paired = with_transport(schedule, "sdma_pairs")
+    checks = environment_findings(paired, model, hardware, {"HCCL_ZERO_COPY": "1"}, None)
+    by_name = {finding.check: finding for finding in checks}
+    assert "HCCL_ZERO_COPY" not in by_name
+    assert by_name["HCCL_BUFFSIZE"].status == "fault"
 
 
 def test_visible_devices_are_read_as_a_list() -> None:

@@ -8,8 +8,12 @@ from typing import Any
 
 import torch
 
-from runtime_npu.npu import attention_ops, matmul_ops, moe_ops, vector_ops
+from runtime_npu.backends.fillers import Candidates
+from runtime_npu.npu import attention_ops, direct_ops, matmul_ops, moe_ops, vector_ops
+from runtime_npu.npu.direct_ops import Batched
 from runtime_npu.npu.moe_ops import Exchange, Received
+from runtime_npu.npu.window_forms import WindowForms
+from twin.windows import Windows
 
 ROWS, HIDDEN, HEADS, Q_RANK, KV_RANK, ROPE, NOPE, V = 12, 6144, 64, 1536, 512, 64, 128, 128
 SEQUENCES, BLOCKS, BLOCK = 4, 160, 128
@@ -19,8 +23,29 @@ ARRIVING = ROWS * EP * min(LOCAL, TOPK)
 BF16, F32, I8, I32, I64 = torch.bfloat16, torch.float32, torch.int8, torch.int32, torch.int64
 EXCHANGE = Exchange("hcom_ep", ranks=EP, rank=3, experts=EXPERTS, copies=COPIES, rows=ROWS)
 
+WINDOWS = Windows(
+    attention=64, micro_batches=2, rows=ROWS, choices=TOPK, hidden=HIDDEN, element_bytes=1
+)
+COPIED = WINDOWS.attention * ROWS * TOPK
+
 Make = Callable[..., torch.Tensor]
 Arguments = dict[str, Any]
+
+
+def window_forms_of(t: Make) -> WindowForms:
+    """Those of an attention die of 64, beside 64 FFN dies."""
+    return WindowForms(
+        windows=WINDOWS,
+        group="hcom_link",
+        ranks=128,
+        experts=EXPERTS,
+        context=t(1024, dtype=I8),
+        session=t(1, dtype=I32),
+        numbers=(t(1, dtype=I32), t(1, dtype=I32)),
+        expert_ranks=t(1, EXPERTS, 2, dtype=I32),
+        attention_ranks=t(64, dtype=I32),
+        candidates=Candidates(t(ROWS, 2 * TOPK, dtype=I32), t(ROWS, 2 * TOPK, dtype=I32)),
+    )
 
 
 def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
@@ -51,7 +76,48 @@ def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
         sent=t(EP * LOCAL, dtype=I32),
         tp_sent=t(0, dtype=I32),
     )
+    windows = window_forms_of(t)
+    context = t(1024, dtype=I8)
+    batched = Batched(
+        rows=t(COPIED, HIDDEN),
+        counts=t(EXPERTS, 2, dtype=I64),
+        sessions=t(COPIED, dtype=I32),
+        micro_batches=t(COPIED, dtype=I32),
+        tokens=t(COPIED, dtype=I32),
+        offsets=t(COPIED, dtype=I32),
+        scales=t(COPIED, dtype=F32),
+        total=t(1, dtype=I64),
+    )
     return {
+        "npu_attention_to_ffn": (
+            direct_ops.attention_to_ffn,
+            {
+                "x": t(ROWS, HIDDEN),
+                "ids": t(ROWS, TOPK, dtype=I32),
+                "forms": windows,
+                "turn": 1,
+                "quantise": True,
+            },
+        ),
+        "attention_worker_scheduler": (direct_ops.attention_wait, {"context": context}),
+        "npu_attention_worker_combine": (
+            direct_ops.attention_combine,
+            {
+                "context": context,
+                "weights": t(ROWS, TOPK, dtype=F32),
+                "forms": windows,
+                "dtype": BF16,
+            },
+        ),
+        "ffn_worker_scheduler": (direct_ops.ffn_wait, {"context": context, "forms": windows}),
+        "npu_ffn_worker_batching": (
+            direct_ops.ffn_batching,
+            {"context": context, "forms": windows, "dtype": I8},
+        ),
+        "npu_ffn_to_attention": (
+            direct_ops.ffn_to_attention,
+            {"rows": t(COPIED, HIDDEN), "batched": batched, "forms": windows},
+        ),
         "npu_mla_prolog_v3": (
             attention_ops.mla_prolog,
             {
@@ -279,6 +345,21 @@ def calls(t: Make) -> Mapping[str, tuple[Callable[..., Any], Arguments]]:
 
 
 OUTPUTS: Mapping[str, list[tuple[tuple[int, ...], str]]] = {
+    "npu_attention_to_ffn": [],
+    "attention_worker_scheduler": [((1024,), "int8")],
+    "npu_attention_worker_combine": [((ROWS, HIDDEN), "bfloat16")],
+    "ffn_worker_scheduler": [((1024,), "int8")],
+    "npu_ffn_worker_batching": [
+        ((COPIED, HIDDEN), "int8"),
+        ((EXPERTS, 2), "int64"),
+        ((COPIED,), "int32"),
+        ((COPIED,), "int32"),
+        ((COPIED,), "int32"),
+        ((COPIED,), "int32"),
+        ((COPIED,), "float32"),
+        ((1,), "int64"),
+    ],
+    "npu_ffn_to_attention": [],
     "npu_mla_prolog_v3": [
         ((ROWS, HEADS, KV_RANK), "bfloat16"),
         ((ROWS, HEADS, ROPE), "bfloat16"),

@@ -16,7 +16,7 @@ from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from runtime_npu.npu import transfer_ops
 from runtime_npu.npu.limits import check_core_limit
-from runtime_npu.npu_ops import NEEDED_OPS
+from runtime_npu.npu_ops import DIRECT_OPS, NEEDED_OPS
 from runtime_npu.parallel.link import Link
 from runtime_npu.standins.process import run_on_standins
 from twin.memory import exchange_buffer_mib
@@ -82,7 +82,7 @@ def refused(name: str, **changed: Any) -> InputError:
     function, arguments = CASES[name]
     with pytest.raises(InputError) as caught:
         function(**{**arguments, **changed})
-    assert caught.value.field.startswith("npu_")
+    assert caught.value.field.startswith(name.split(maxsplit=1)[0])
     return caught.value
 
 
@@ -119,6 +119,16 @@ def test_a_free_size_is_free(name: str, argument: str, axis: int) -> None:
         function(**{**arguments, **changed})
 
 
+def test_direct_transfers_take_what_their_windows_are_made_for() -> None:
+    op = "npu_attention_to_ffn"
+    assert refused(op, turn=2).field == f"{op}.micro_batch_id"
+    assert refused(op, quantise=False).field == f"{op}.ffn_token_data element bytes"
+    forms = CASES[op][1]["forms"]
+    assert refused(op, forms=replace(forms, group="")).field == f"{op}.group"
+    assert refused(op, forms=replace(forms, experts=23)).field == f"{op}.moe_expert_num"
+    assert refused("npu_ffn_worker_batching", dtype=torch.bfloat16).allowed == "2"
+
+
 @pytest.mark.parametrize(("name", "argument"), list(tensors()))
 def test_another_number_of_axes_is_refused(name: str, argument: str) -> None:
     if name == "npu_prefetch":
@@ -138,7 +148,7 @@ def test_a_right_call_reaches_the_op(name: str) -> None:
 
 
 def test_every_op_needed_has_a_case() -> None:
-    assert {name.split()[0] for name in CASES} == set(NEEDED_OPS)
+    assert {name.split()[0] for name in CASES} == {*NEEDED_OPS, *DIRECT_OPS}
     assert set(OUTPUTS) == set(CASES)
 
 

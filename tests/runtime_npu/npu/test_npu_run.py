@@ -19,8 +19,10 @@ from runtime_npu.random_checkpoint import make_checkpoint
 from runtime_npu.standins.build import RUNTIME
 from runtime_npu.standins.process import DEVICES, child_command, child_environment
 from runtime_npu.weights import Contents
+from twin.deployment import Afd
 from twin.schedule import CoreLimit, Schedule, Stage
 from twin.schedule_io import save_schedule
+from twin.search.transport import with_transport
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "lower")]
@@ -46,6 +48,11 @@ PAIR = replace(
             "ffn": replace(PAIR.deployment.roles["ffn"], dies=2, ep=2),
         },
     ),
+)
+DIRECT = with_transport(replace(PAIR, prefetch=()), "direct")
+DIRECT = replace(
+    DIRECT,
+    deployment=replace(DIRECT.deployment, afd=Afd(transport="direct", micro_batches=2)),
 )
 PROMPTS = "prompt_ids=[[1,2,3],[4,5],[6,7,8,9],[1]]"
 
@@ -193,7 +200,7 @@ def test_what_ge_keeps_is_sealed_with_the_code(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("standins")
-@pytest.mark.parametrize("schedule", [EAGER, PAIR], ids=["eager", "afd"])
+@pytest.mark.parametrize("schedule", [EAGER, PAIR, DIRECT], ids=["eager", "afd", "direct"])
 def test_other_modes_and_roles_run_as_planned_too(schedule: Schedule, tmp_path: Path) -> None:
     runs = Runs(tmp_path, schedule)
     said = runs(["", "max_new_tokens=4", "warmup_steps=1"])
