@@ -39,6 +39,7 @@ from twin.results import write_result, write_text, write_timing
 
 STEPS_DIE = "a3-752t"
 SISTERS = ("a3-560t",)
+_SCHEDULE = "recipe_colocated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +52,35 @@ class FitConfig:
     kv_tokens: int
     ep: int
 
+    def check(self) -> None:
+        """Refuse keys that do not go together.
+
+        Raises:
+            InputError: names the key.
+        """
+        if self.profiles is not None:
+            return
+        if self.hardware.die != STEPS_DIE:
+            allowed = f"{STEPS_DIE}, the die with published steps"
+            raise InputError("hardware.die", self.hardware.die, allowed)
+        if self.hardware.values:
+            allowed = "none without profiles: published rows are fitted from the shipped values"
+            raise InputError("hardware.values", dict(self.hardware.values), allowed)
+        for key, default in (("schedule", _SCHEDULE), ("kv_tokens", 0), ("ep", 0)):
+            value = getattr(self, key)
+            if value != default:
+                allowed = f"{default} without profiles, which alone have a use for it"
+                raise InputError(key, value, allowed)
+
 
 def main(config: FitConfig, folder: Path) -> None:
-    """Fit, write the parameter files and report."""
+    """Fit, write the parameter files and report.
+
+    Raises:
+        InputError: a key is wrong; with profiles see :func:`fit_profiles`.
+    """
     began = time.perf_counter()
+    config.check()
     if config.profiles is not None:
         options = ProfileFitOptions(
             profiles=config.profiles,
@@ -65,12 +91,6 @@ def main(config: FitConfig, folder: Path) -> None:
         fit_profiles(options, config.hardware, folder)
         write_timing(folder, time.perf_counter() - began, {})
         return
-    if config.hardware.die != STEPS_DIE:
-        allowed = f"{STEPS_DIE}, the die with published steps"
-        raise InputError("hardware.die", config.hardware.die, allowed)
-    if config.hardware.values:
-        allowed = "none without profiles: published rows are fitted from the shipped values"
-        raise InputError("hardware.values", dict(config.hardware.values), allowed)
     rows, kernels = shipped_measurements(), shipped_kernels()
     dies = {name: load_hardware(name) for name in (DONOR, STEPS_DIE)}
     columns = (SpinnerColumn(), TextColumn("fitting: {task.completed} evaluations"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibration import compare
+from calibration import compare, fit
 from calibration.tables.own import shipped_kernels
 from hardware_models.hardware import load_hardware
 from hardware_models.ops import Combine, Dispatch
@@ -164,3 +164,20 @@ def test_end_to_end_rows_of_the_published_table_are_simulated(tmp_path: Path) ->
     assert abs(written["rows"][0]["error"]) <= 0.02
     assert written["rows"][1]["kind"] == "end_to_end"
     assert written["rows"][2]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("hardware=cpu", "hardware.die"),
+        ("+hardware.values.sdma_gbps=1", "hardware.values"),
+        ("schedule=recipe_afd", "schedule"),
+        ("kv_tokens=64", "kv_tokens"),
+        ("ep=8", "ep"),
+    ],
+)
+def test_what_only_profiles_have_a_use_for_is_refused_without_them(
+    option: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("fit", fit.FitConfig, fit.main, [option, f"output={tmp_path}"]) == 2
+    assert f"error: {named}: got" in capsys.readouterr().err
