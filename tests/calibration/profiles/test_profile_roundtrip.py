@@ -141,6 +141,27 @@ def test_sums_and_collectives_agree_between_the_files(exported: Exported) -> Non
         assert ends <= timeline.makespan_us
 
 
+def test_the_links_of_a_communicator_carry_what_its_collectives_moved(exported: Exported) -> None:
+    folder, _, _ = exported
+    for rank in read_profile(folder):
+        path = rank.files.file("communication_matrix.json")
+        assert path is not None
+        matrix = json.loads(path.read_text())[f"step{STEP}"]["collective"]
+        moved: dict[str, float] = {}
+        for record in rank.collectives:
+            if not record.group.startswith("link_"):
+                kind = record.name.partition("__")[0].removeprefix("hcom_").lower()
+                key = f"{kind}-total@{record.group}"
+                moved[key] = moved.get(key, 0.0) + record.moved_mb
+        assert set(matrix) == set(moved)
+        for name, links in matrix.items():
+            sizes = {link: entry["Transit Size(MB)"] for link, entry in links.items()}
+            assert sum(sizes.values()) == pytest.approx(moved[name], rel=1e-9)
+            own = [link for link in sizes if len(set(link.split("-"))) == 1]
+            assert [sizes[link] for link in own] == [0.0]
+            assert len(sizes) == int(name.split("_")[-2])
+
+
 def test_the_trace_holds_every_op_in_the_form_of_a_profiler(exported: Exported) -> None:
     folder, graph, timeline = exported
     for rank in read_profile(folder):
