@@ -39,7 +39,7 @@ from twin.choices import HardwareChoice
 from twin.cli import run
 from twin.report.table import console as wide_console
 from twin.results import write_result, write_text, write_timing
-from twin.uncertainty import draw_hardware
+from twin.uncertainty import DRAWS, draw_hardware
 
 # Steps whose layer is shown op by op, so that errors which cancel are seen.
 LAYERS_SHOWN = ("recipe_colocated", "recipe_afd")
@@ -63,11 +63,14 @@ class CompareConfig:
     seed: int
 
     def check(self) -> None:
-        """Refuse keys that do not go together.
+        """Refuse numbers out of range and keys that do not go together.
 
         Raises:
             InputError: names the key.
         """
+        for key, count in (("draws", self.draws), ("seed", self.seed)):
+            if count < 0:
+                raise InputError(key, count, "a whole number from 0")
         if self.measurements is not None and (self.profiles or self.sealed):
             other = "sealed=" if self.sealed else "profiles="
             raise InputError("measurements", self.measurements, f"null with {other}")
@@ -76,6 +79,10 @@ class CompareConfig:
                 if chosen:
                     allowed = "none with sealed=FILE, which has parameters of its own"
                     raise InputError(f"hardware.{name}", chosen, allowed)
+            for key, count, default in (("draws", self.draws, DRAWS), ("seed", self.seed, 0)):
+                if count != default:
+                    allowed = f"{default} with sealed=FILE, whose interval is drawn already"
+                    raise InputError(key, count, allowed)
         else:
             for name, value in self.measured.given().items():
                 raise InputError(f"measured.{name}", value, "null without sealed=FILE")

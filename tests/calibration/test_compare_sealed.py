@@ -107,12 +107,16 @@ def test_an_altered_file_is_refused_by_name(
         (["sealed={}", "measured.step_ms=1", "sealed_hash=00"], "sealed_hash"),
         (["sealed={}", "measured.step_ms=1", "hardware=cpu"], "hardware.die"),
         (["sealed={}", "measured.step_ms=1", "+hardware.values.sdma_gbps=1"], "hardware.values"),
+        (["sealed={}", "measured.step_ms=1", "draws=8"], "draws: got 8"),
+        (["sealed={}", "measured.step_ms=1", "seed=1"], "seed: got 1"),
+        (["draws=-1"], "draws: got -1"),
+        (["seed=-1"], "seed: got -1"),
         (["measured.step_ms=1"], "measured.step_ms"),
         (["sealed_hash=00"], "sealed_hash"),
         (["sealed=nowhere.json", "measured.step_ms=1"], "nowhere.json"),
     ],
 )
-def test_keys_that_do_not_go_together_are_named(
+def test_wrong_keys_and_those_that_do_not_go_together_are_named(
     arguments: list[str],
     named: str,
     sealed: Path,
