@@ -89,6 +89,8 @@ class RuntimeConfig:
         ):  # fmt: skip
             if value < 1:
                 raise InputError(key, value, "a whole number from 1")
+        if self.seed < 0:
+            raise InputError("seed", self.seed, "a whole number from 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

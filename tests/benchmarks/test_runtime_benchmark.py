@@ -37,7 +37,8 @@ def test_tokens_that_differ_are_counted_by_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["model=huge", "kv_tokens=[]", "kv_tokens=[0]", "batch=0", "steps=0", "threads=0"]
+    "option",
+    ["model=huge", "kv_tokens=[]", "kv_tokens=[0]", "batch=0", "steps=0", "threads=0", "seed=-1"],
 )
 def test_bad_options(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(option, f"output={tmp_path}") == 2
