@@ -46,7 +46,7 @@ from twin.search.run_folder import SCHEDULES, remove_others
 from twin.search.shards import write_points
 from twin.search.space import Space
 from twin.search.sweep import Sweep, sweep
-from twin.search.words import answer_lines, explain_lines, tie_lines
+from twin.search.words import answer_lines, explain_lines, outside_lines, tie_lines
 from twin.serving import host_gap, padded_sequences
 from twin.uncertainty import draw_hardware
 
@@ -283,12 +283,9 @@ def _print(
         why = baseline.get("infeasible", baseline.get("reasoning"))
         if why is not None:
             out.print(f"baseline {baseline['name']}: {why}")
-    best = payload["best"]
-    latency, best_ms = latency_of(best)
-    for baseline in baselines:
-        gain = 0.0 if "infeasible" in baseline else 1 - latency_of(baseline)[1] / best_ms
-        if gain >= 0.0005:  # less would be printed as nothing
-            out.print(f"outside this space, baseline {baseline['name']} is {gain:.1%} faster")
+    for line in outside_lines(runnable, payload["best"]):
+        out.print(line)
+    latency, _ = latency_of(payload["best"])
     tolerance = payload["tie_tolerance"]
     out.print(f"{len(found.ties)} schedule(s) tie within {tolerance:.1%} of the best {latency}:")
     out.print(f"  {knobs_text(found.tie_ranges)}")

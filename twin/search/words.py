@@ -9,6 +9,8 @@ from twin.report.table import latency_of, level_text
 
 _SHOWN = 3
 _NOTHING_MS = 0.0005
+# Shares are printed with one decimal of a percent: less would be printed as nothing.
+_NOTHING = 0.0005
 
 
 def answer_lines(payload: Mapping[str, Any]) -> list[str]:
@@ -83,6 +85,15 @@ def tie_lines(payload: Mapping[str, Any]) -> Iterator[str]:
         if tie["name"] != best["name"]:
             name = tie["name"] + (", recommended" if tie["name"] == recommended else "")
             yield f"{name}, unlike the best: {_levels(_unlike(best, tie))}"
+
+
+def outside_lines(baselines: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> Iterator[str]:
+    """Which baselines beyond the space are faster than its best, and by how much."""
+    _, best_ms = latency_of(best)
+    for baseline in baselines:
+        gain = 1 - latency_of(baseline)[1] / best_ms
+        if gain >= _NOTHING:
+            yield f"outside this space, baseline {baseline['name']} is {gain:.1%} faster"
 
 
 def explain_lines(payload: Mapping[str, Any]) -> Iterator[str]:

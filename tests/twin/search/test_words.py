@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twin.search.words import answer_lines, explain_lines, tie_lines
+from twin.search.words import answer_lines, explain_lines, outside_lines, tie_lines
 
 
 def payload() -> dict[str, Any]:
@@ -115,6 +115,17 @@ def test_each_listed_tie_says_in_which_knobs_it_differs_from_the_best() -> None:
     assert list(tie_lines(said)) == [
         "candidate 7, recommended, unlike the best: a 0.75",
         "candidate 9, unlike the best: a 0.5, b late",
+    ]
+
+
+def test_a_baseline_is_faster_only_by_a_share_that_shows() -> None:
+    best = payload()["best"]
+    baselines = [
+        {"name": name, "tpot_ms": ms}
+        for name, ms in (("slow", 10.1), ("alike", 9.9951), ("fast", 9.8))
+    ]
+    assert list(outside_lines(baselines, best)) == [
+        "outside this space, baseline fast is 2.0% faster"
     ]
 
 
