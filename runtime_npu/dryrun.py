@@ -135,7 +135,7 @@ def _lower(
     if "refused" in said:
         raise InputError(*said["refused"])
     lowered = [
-        LoweredOp(**{**op, **_tuples(op, "calls", "glue", "waits", "shape")})
+        LoweredOp(**{**op, **_tuples(op, "calls", "glue", "waits", "shape", "races")})
         for op in said["lowered"]
     ]
     records = [OpRecord(**{**record, **_tuples(record, "waits")}) for record in said["records"]]

@@ -98,6 +98,10 @@ class Backend(PrefillOps, DirectOps, ABC):
     def prefetch(self, name: str, weight: torch.Tensor, after: Event, max_bytes: int) -> None:
         """Start bringing ``max_bytes`` of ``weight`` (at most all of it) near the cores."""
 
+    def join_rows(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """``parts`` [.., hidden] one behind the other, no op of the schedule's; one is itself."""
+        return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
     @abstractmethod
     def embed(self, tokens: torch.Tensor, table: torch.Tensor, first: int) -> torch.Tensor:
         """Rows [T, hidden] of ``tokens`` [T]; ``table`` holds those of ids from ``first`` on.

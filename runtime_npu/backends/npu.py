@@ -73,6 +73,7 @@ class NpuBackend(NpuDirect):
 
     @override
     def add(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        self._read(z)
         return self._wrote(x + y + z)
 
     @override
@@ -220,7 +221,7 @@ class NpuBackend(NpuDirect):
     def send(self, x: torch.Tensor, link: Link) -> None:
         self._read(x)
         transfer_ops.send(x, link, self._tag(link, sends=True))
-        self._wrote(x)
+        self._ended(x)
 
     @override
     def receive(self, shape: Sequence[int], dtype: torch.dtype, link: Link) -> torch.Tensor:

@@ -65,7 +65,7 @@ class NpuDirect(NpuPrefill):
         direct_ops.attention_to_ffn(
             self._whole(x), self._whole(ids), forms, turn, quantise=quantise
         )
-        self._wrote(x)
+        self._ended(x)
         return Away()
 
     @override
@@ -96,7 +96,7 @@ class NpuDirect(NpuPrefill):
         assert isinstance(received, ReceivedBatch)
         self._read(rows)
         direct_ops.ffn_to_attention(rows, received.batched, self._forms.windows)
-        self._wrote(rows)
+        self._ended(rows)
 
     @override
     def wait_for_experts(

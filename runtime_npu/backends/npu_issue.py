@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 import torch.distributed._functional_collectives as collectives
-from torch.utils.weak import WeakIdKeyDictionary
 from typing_extensions import override
 
 from hardware_models.errors import InputError
@@ -16,6 +14,7 @@ from runtime_npu.backends.base import Backend
 from runtime_npu.backends.npu_order import Order
 from runtime_npu.npu import vector_ops
 from runtime_npu.npu.forms import Forms
+from runtime_npu.npu.writers import Writers
 from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.record import Event, Recorder
 from twin.graph.step_graph import PREFETCH_STREAM
@@ -52,7 +51,7 @@ class NpuIssue(Backend):
         self._order = order
         self._communicator_name = communicator_name
         self._listener = listener
-        self._written_on: Any = WeakIdKeyDictionary()
+        self._writers = Writers()
         self._output: torch.Tensor | None = None
         self._transfers: dict[tuple[int, bool], int] = {}
         self._turn = 0
@@ -64,7 +63,7 @@ class NpuIssue(Backend):
         outer = self._forms, self._order, self._listener, self.recorder
         self._forms, self._order, self._listener = forms, order, listener
         self.recorder = Recorder()
-        self._written_on.clear()
+        self._writers.clear()
         self._transfers.clear()
         self._turn, self._context = 0, None
         self._output = None
@@ -128,21 +127,34 @@ class NpuIssue(Backend):
     def _read(self, *tensors: torch.Tensor) -> None:
         """Tell of tensors that another stream wrote."""
         for tensor in tensors:
-            if self._written_on.get(tensor, self._order.current) != self._order.current:
+            if self._writers.of(tensor) not in (None, self._order.current):
                 self._order.reads(tensor)
+
+    @override
+    def join_rows(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        if len(parts) == 1:
+            return parts[0]
+        self._read(*parts)
+        joined = super().join_rows(parts)
+        self._writers.wrote(joined, self._order.current)
+        return joined
 
     def _wrote_beside(self, *tensors: torch.Tensor) -> None:
         """Of what the op wrote besides its first result, which :meth:`_wrote` is told of."""
         for tensor in tensors:
-            self._written_on[tensor] = self._order.current
+            self._writers.wrote(tensor, self._order.current)
             self._order.gives_back(tensor)
 
     def _wrote(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._written_on[tensor] = self._order.current
-        self._order.gives_back(tensor)
+        """The op's output, which its last call gave."""
+        self._wrote_beside(tensor)
+        self._ended(tensor)
+        return tensor
+
+    def _ended(self, tensor: torch.Tensor) -> None:
+        """The op's last call was made; it wrote, or where it gives nothing read, ``tensor``."""
         self._output = tensor
         self._listener.done()
-        return tensor
 
 
 def not_here(what: str) -> InputError:

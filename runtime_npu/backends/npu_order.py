@@ -23,6 +23,9 @@ from runtime_npu.npu.limits import check_core_limit
 from runtime_npu.record import MAIN_STREAM
 from twin.schedule import CoreLimit
 
+TORCHAIRS_MAIN = "default"
+"""What torchair calls the stream that a graph begins on."""
+
 
 class Order(ABC):
     """Scopes of torchair; every one is left again, also by an exception."""
@@ -174,10 +177,9 @@ class CapturedOrder(Order):
 
     @override
     def reads(self, tensor: torch.Tensor) -> None:
-        # Else its memory could be written anew while this stream still reads it.  What main
-        # reads needs no more: whoever writes there next has waited for main.
-        if self._stream != MAIN_STREAM:
-            import_module("torchair.ops").npu_record_tagged_stream(tensor, self._stream)
+        # Else its memory could be written anew while this stream still reads it.
+        tag = TORCHAIRS_MAIN if self._stream == MAIN_STREAM else self._stream
+        import_module("torchair.ops").npu_record_tagged_stream(tensor, tag)
 
     @override
     def signal(self, tag: str) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from runtime_npu.backends.npu_order import TORCHAIRS_MAIN
 from runtime_npu.lower.groups import group_of_node
 from runtime_npu.lower.lowered import LoweredOp, one, unplanned
+from runtime_npu.lower.races import Races
 from runtime_npu.lower.trace import Traced, is_glue, op_of, shape_of
 from runtime_npu.npu.compiler import compiler_config
 from runtime_npu.record import MAIN_STREAM
@@ -113,6 +115,8 @@ class _Reader:
         self._asked: dict[torch.fx.Node, str] = {}
         self._events: dict[str, str] = {}
         self._ops: dict[str, list[_Launch]] = {}
+        self._races = Races()
+        self._sources: dict[torch.fx.Node, torch.fx.Node] = {}
         self._glue: dict[str, list[str]] = {}
 
     def read(self, graph: torch.fx.Graph) -> list[LoweredOp]:
@@ -120,7 +124,10 @@ class _Reader:
         for node in graph.nodes:
             if node.op == "call_function":
                 self._call(node)
-        return [_op(name, own, self._glue.get(name, ())) for name, own in self._ops.items()]
+        return [
+            _op(name, own, self._glue.get(name, ()), self._faults(name))
+            for name, own in self._ops.items()
+        ]
 
     def _call(self, node: torch.fx.Node) -> None:
         name = _call_name(node)
@@ -136,8 +143,22 @@ class _Reader:
             self._limit(*node.args)
         elif name in ("air.tagged_event_record", "air.tagged_event_wait"):
             self._event(name, *node.args)
+        elif name == "air.record_tagged_stream":
+            tensor, tag = node.args
+            assert isinstance(tensor, torch.fx.Node)
+            label = MAIN_STREAM if tag == TORCHAIRS_MAIN else str(tag)
+            self._races.keep(self._source(tensor), label)
         elif not name.startswith("air.") and name not in SILENT:
             self._launch(node, name)
+        elif node.all_input_nodes:
+            self._sources[node] = self._source(node.all_input_nodes[0])
+
+    def _faults(self, name: str) -> tuple[str, ...]:
+        return (*self._races.early(name), *self._races.freed(name))
+
+    def _source(self, node: torch.fx.Node) -> torch.fx.Node:
+        """The call that gave ``node``, which may be a view of it."""
+        return self._sources.get(node, node)
 
     def _stream(self, label: str) -> _Stream:
         return self._streams.setdefault(label, _Stream())
@@ -151,10 +172,12 @@ class _Reader:
             limits.pop()
 
     def _event(self, name: str, tag: Any, is_torchairs: Any = False) -> None:
+        label, is_wait = self._entered[-1], name == "air.tagged_event_wait"
+        (self._races.wait if is_wait else self._races.record)((tag, is_torchairs), label)
         if is_torchairs:
             return  # where a stream of the graph begins and ends
-        stream = self._stream(self._entered[-1])
-        if name == "air.tagged_event_wait":
+        stream = self._stream(label)
+        if is_wait:
             stream.waits.append(self._events[tag])
         else:
             assert stream.last is not None
@@ -167,6 +190,8 @@ class _Reader:
             # torchair puts another form of the op in its place, and forgets whose it was.
             forgotten = self._forgotten.get(call)
             name = forgotten.popleft() if forgotten else unplanned(call, len(self._ops))
+        reads, is_data = map(self._source, node.all_input_nodes), call != "npu.npu_prefetch"
+        self._races.call(name, label, reads, (node,), uses_data=is_data)
         if is_glue(node):
             self._glue.setdefault(name, []).append(call)
             return
@@ -177,7 +202,9 @@ class _Reader:
         self._ops.setdefault(name, []).append(launch)
 
 
-def _op(name: str, launches: Sequence[_Launch], glue: Sequence[str]) -> LoweredOp:
+def _op(
+    name: str, launches: Sequence[_Launch], glue: Sequence[str], races: tuple[str, ...]
+) -> LoweredOp:
     stream = one(name, "streams", (launch.stream for launch in launches))
     limit = one(name, "core limits", (launch.limit for launch in launches))
     aic, aiv = (None, None) if stream == PREFETCH_STREAM else limit
@@ -194,6 +221,7 @@ def _op(name: str, launches: Sequence[_Launch], glue: Sequence[str]) -> LoweredO
         prefetch_bytes=sum(_prefetch_bytes(launch) for launch in launches),
         group=groups[0] if groups else None,
         shape=shape_of(launches[-1].node),
+        races=races,
     )
 
 

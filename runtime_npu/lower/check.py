@@ -21,7 +21,7 @@ def all_differences(
     deployment: Deployment,
     rank: int,
 ) -> tuple[str, ...]:
-    """Of the lowered ops and of the record to the step graph; and wrong groups."""
+    """Of the lowered ops and of the record to the step graph; wrong groups, and races."""
     die = graph_die(deployment, place_of(deployment, rank))
     issued = [op.record() for op in lowered]
     return (
@@ -29,6 +29,7 @@ def all_differences(
         *(f"issued: {line}" for line in differences(records, graph, die)),
         *(f"lowered: {line}" for line in _group_differences(lowered, deployment, rank)),
         *(f"lowered: {line}" for line in _size_differences(lowered, graph, die)),
+        *(f"lowered: {op.name}: {race}" for op in lowered for race in op.races),
     )
 
 

@@ -20,7 +20,7 @@ from runtime_npu.lower.eager import launch_eager
 from runtime_npu.lower.ge import lower_ge
 from runtime_npu.lower.lowered import LoweredOp
 from runtime_npu.lower.step import pretend_world, rank_step
-from runtime_npu.npu.pass_trace import trace_pass, tracing_mode
+from runtime_npu.npu.pass_trace import graph_order, trace_pass, tracing_mode
 from runtime_npu.record import OpRecord
 from twin.model_spec import ModelSpec
 from twin.models import load_model
@@ -41,7 +41,8 @@ def lower(
         return launch_eager(schedule, spec, hardware, rank)
     pretend_world(schedule.deployment.total_dies, rank)
     mode, graph_mode = tracing_mode(), schedule.deployment.graph_mode
-    step = rank_step(schedule, spec, hardware, rank, mode, Listener())
+    order = graph_order(graph_mode, hardware)
+    step = rank_step(schedule, spec, order, rank, mode, Listener())
     lower_one = lower_ge if graph_mode == "ge_graph" else lower_captured
     lowered: list[LoweredOp] = []
     records: list[OpRecord] = []

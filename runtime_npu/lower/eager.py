@@ -12,9 +12,9 @@ import torch.distributed as dist
 from typing_extensions import override
 
 from hardware_models.hardware import Hardware
-from runtime_npu.backends.npu_order import EagerOrder
-from runtime_npu.lower.launched import AGAIN, Marks, NotedCalls, note, read_launches
+from runtime_npu.lower.launched import AGAIN, Marks, note, read_launches
 from runtime_npu.lower.lowered import LoweredOp
+from runtime_npu.lower.noted import NotedCalls, WatchedOrder
 from runtime_npu.lower.step import RankPass, rank_step
 from runtime_npu.npu.step_inputs import bind_step
 from runtime_npu.record import OpRecord
@@ -39,21 +39,21 @@ def launch_eager(
     note("begins")
     start = path.stat().st_size
     store = _pretend_hccl(schedule.deployment.total_dies, rank)
-    step = rank_step(schedule, spec, hardware, rank, nullcontext(), Marks())
-    with torch.no_grad(), NotedCalls():  # type: ignore[no-untyped-call]
+    order, marks = WatchedOrder(hardware), Marks()
+    step = rank_step(schedule, spec, order, rank, nullcontext(), marks)
+    with torch.no_grad(), NotedCalls(order, marks):
         for word in ("first", AGAIN):
             step.backend.recorder.take()
             note(word)
             for one in step.passes:
                 _issue(one)
-    assert isinstance(step.order, EagerOrder)
-    for label, stream in step.order.streams.items():
+    for label, stream in order.streams.items():
         note(f"stream {stream.npu_stream:#x} {label}")
     del store
     with path.open("rb") as log:
         log.seek(start)
         lines = log.read().decode().splitlines()
-    return read_launches(lines, rank), step.backend.recorder.take()
+    return read_launches(lines, rank, order.races), step.backend.recorder.take()
 
 
 def _issue(one: RankPass) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
 from runtime_npu.backends.npu_issue import Listener
-from runtime_npu.lower.groups import group_of_call
 from runtime_npu.lower.lowered import LoweredOp, one, ranks_label
-from runtime_npu.lower.trace import first_shape
+from runtime_npu.lower.races import Races
 
 SETUP = "before the first op"
 AGAIN = "again"
@@ -29,10 +26,13 @@ def note(line: str) -> None:
 
 
 class Marks(Listener):
-    """Marks in the log where the launches of each op begin and end."""
+    """Marks in the log where the launches of each op begin and end; ``name`` is the last one."""
+
+    name = SETUP
 
     @override
     def launched(self, name: str) -> None:
+        self.name = name
         note(f"op {name}")
 
     @override
@@ -40,21 +40,7 @@ class Marks(Listener):
         note("done")
 
 
-class NotedCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the group that a call names and the shape that it gives: launches show neither."""
-
-    @override
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        group = group_of_call(func, args, kwargs or {})
-        if group is not None:
-            note(f"exchange {group}")
-        given = func(*args, **(kwargs or {}))
-        note(" ".join(("shape", *map(str, first_shape(given)))))
-        return given
-
-
-def read_launches(lines: Iterable[str], rank: int) -> list[LoweredOp]:
+def read_launches(lines: Iterable[str], rank: int, races: Races) -> list[LoweredOp]:
     """The ops of ``rank`` whose launches ``lines`` of the log tell, in order."""
     told = list(lines)
     labels = {}
@@ -66,7 +52,7 @@ def read_launches(lines: Iterable[str], rank: int) -> list[LoweredOp]:
     reader = _Reader(labels, rank)
     for line in told:
         reader.read(*line.split())
-    return reader.ops()
+    return [replace(op, races=races.early(op.name)) for op in reader.ops()]
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ class LoweredOp:
     ``aic`` and ``aiv`` are the core limit (``None``: all cores), ``waits`` the ops of other
     streams that its stream waits for before it, ``group`` the ranks that it talks to.
     ``shape`` is that of the first result of its last call, empty where it is not known.
+    ``races`` says what its calls, glue too, read on other streams too early or too late.
     """
 
     name: str
@@ -33,6 +34,7 @@ class LoweredOp:
     prefetch_bytes: int
     group: str | None
     shape: tuple[int, ...]
+    races: tuple[str, ...] = ()
 
     def record(self) -> OpRecord:
         """The same as a record, to be compared with the step graph."""

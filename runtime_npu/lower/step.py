@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,10 +10,9 @@ from importlib import import_module
 import torch
 import torch.distributed as dist
 
-from hardware_models.hardware import Hardware
 from runtime_npu.backends.npu import NpuBackend
 from runtime_npu.backends.npu_issue import Listener
-from runtime_npu.backends.npu_order import CapturedOrder, EagerOrder, GeOrder, Order
+from runtime_npu.backends.npu_order import Order
 from runtime_npu.batch import Packer, Step
 from runtime_npu.generate import rank_blocks
 from runtime_npu.kv_cache import KvCache
@@ -31,7 +30,6 @@ from runtime_npu.parallel.layout import Layout, last_rows
 from runtime_npu.parallel.world import World
 from runtime_npu.plan import layer_plan, prefill_order
 from runtime_npu.rope import rope_table
-from twin.deployment import GraphMode
 from twin.graph.shapes import step_shapes
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
@@ -49,13 +47,6 @@ def pretend_world(ranks: int, rank: int) -> None:
     dist.init_process_group("fake", store=store, rank=rank, world_size=ranks)
 
 
-ORDERS: dict[GraphMode, Callable[[Hardware], Order]] = {
-    "eager": EagerOrder,
-    "ge_graph": GeOrder,
-    "npugraph_ex": CapturedOrder,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class RankPass:
     """The main pass of a rank or one that drafts, each a graph of its own."""
@@ -70,26 +61,24 @@ class RankStep:
     """A rank's step, as the run on its NPU has it: ready to be traced, or issued in eager."""
 
     backend: NpuBackend
-    order: Order
     passes: tuple[RankPass, ...]
 
 
 def rank_step(
     schedule: Schedule,
     spec: ModelSpec,
-    hardware: Hardware,
+    order: Order,
     rank: int,
     mode: AbstractContextManager[object],
     listener: Listener,
 ) -> RankStep:
-    """Build the step of ``rank``; the world must be pretended by now.
+    """Build the step of ``rank``, told of its streams by ``order``; the world must be pretended.
 
     The model's own weights are made under ``mode``.  In decode every sequence has the workload's
     KV length, and runs its last token and its drafts; in prefill that many tokens.
     """
     deployment = schedule.deployment
-    world = World(deployment, rank)
-    order, forms = ORDERS[deployment.graph_mode](hardware), Forms()
+    world, forms = World(deployment, rank), Forms()
     backend = BalancedBackend(
         spec, forms, order, lambda group: ranks_label(group.members), listener
     )
@@ -112,7 +101,7 @@ def rank_step(
         tables = window_forms(windows, spec, world, everyone, context, batch.place)
         forms.bind_windows(tables)
     passes = batch.serve(model, forms) if isinstance(model, FfnDie) else batch.attend(model, forms)
-    return RankStep(backend, order, passes)
+    return RankStep(backend, passes)
 
 
 class _Batch:

@@ -52,15 +52,17 @@ class PairService(Service):
     @override
     def serve(self, issue: Issuer, moe: Moe, height: int, label: str) -> Leave:
         backend, arrived = issue.backend, self._arrived(issue, height, label)
-        u = torch.cat([rows for rows, _ in arrived])
         with issue.stages():
             for _, event in arrived:
                 backend.wait(event)
+            # One kernel that no step graph has, where there are several; none where there is one.
+            u = backend.join_rows([rows for rows, _ in arrived])
             outputs = moe(issue, u, f"moe{label}")
             computed = backend.signal()
 
         def leave() -> None:
-            for peer, rows in enumerate(torch.split(outputs, height)):
+            parts = torch.split(outputs, height) if len(arrived) > 1 else (outputs,)
+            for peer, rows in enumerate(parts):
                 with issue.link(f"link{self._suffix(peer)}", peer):
                     backend.wait(computed)
                     name = f"afd{label}.send{self._suffix(peer)}"

@@ -69,7 +69,7 @@ class AwayExperts(ABC):
         """Send u; the main stream goes on."""
         yield from ()
         parts = chunks(len(u), self._chunk_tokens if phase == "prefill" else None)
-        rows = torch.split(u, [size for _, size in parts])
+        rows = torch.split(u, [size for _, size in parts]) if len(parts) > 1 else (u,)
         ticket = self._send(issue, parts[0][0], rows[0])
         for (label, _), chunk in zip(parts[1:], rows[1:], strict=True):
             came, _ = self._receive(issue, ticket)
@@ -80,7 +80,7 @@ class AwayExperts(ABC):
         """Receive the MoE's output, and hold the current stream until then."""
         rows, received = self._receive(issue, ticket)
         issue.backend.wait(received)
-        return torch.cat((*ticket.back, rows)) if ticket.back else rows
+        return issue.backend.join_rows((*ticket.back, rows))
 
     @abstractmethod
     def _send(self, issue: Issuer, label: str, rows: torch.Tensor) -> Ticket:

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from hardware_models.hardware import Hardware
 from runtime_npu.backends.npu import NpuBackend
-from runtime_npu.backends.npu_order import CapturedOrder, GeOrder
+from runtime_npu.backends.npu_order import CapturedOrder, GeOrder, Order
 from runtime_npu.batch import Step
 from runtime_npu.kv_cache import KvCache
 from runtime_npu.lower.trace import Input, Names, Traced, trace
@@ -79,6 +79,11 @@ def tracing_mode() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(specialize_zero_one=False, duck_shape=False))
 
 
+def graph_order(graph_mode: GraphMode, hardware: Hardware) -> Order:
+    """The order of one graph's streams."""
+    return GeOrder(hardware) if graph_mode == "ge_graph" else CapturedOrder(hardware)
+
+
 def trace_pass(
     name: str,
     run: Run,
@@ -93,7 +98,7 @@ def trace_pass(
     KV lengths that are numbers stay symbols: the graph takes others at every step.
     """
     names = Names()
-    order = (GeOrder if graph_mode == "ge_graph" else CapturedOrder)(hardware)
+    order = graph_order(graph_mode, hardware)
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         with mode:

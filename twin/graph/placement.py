@@ -28,7 +28,9 @@ class Placement:
         self._stages = [stage for stage in schedule.stages if stage.role == role]
         self._scopes = frozenset(schedule.super_kernel)
         afd = schedule.deployment.afd
-        self._link_holds_cores = afd is not None and afd.holds_cores
+        # Eager streams have no limits: there transfers may take all cores of the die.
+        is_limited = schedule.deployment.graph_mode != "eager"
+        self._limits_link = afd is not None and afd.holds_cores and is_limited
         self._stage_of_main: dict[str, Stage] = {}
         current = 0
         for name in main_ops:
@@ -56,7 +58,7 @@ class Placement:
 
         Over SDMA they take no cores; else the link stream's limit, or the transport's default.
         """
-        if not self._link_holds_cores:
+        if not self._limits_link:
             return Place(stream, ALL_CORES, None)
         asked = self._stages[-1].streams["link"].aiv
         each, rest = divmod(DEFAULT_CORES if asked is None else asked, parts)

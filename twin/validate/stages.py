@@ -138,7 +138,7 @@ def _check_link(field: str, stage: Stage, deployment: Deployment) -> None:
         require(limit.aiv is None, f"{where}.aiv", limit.aiv, allowed)
         return
     aiv = DEFAULT_CORES if limit.aiv is None else limit.aiv
-    least = deployment.attention_ratio if stage.role == "ffn" else 1
+    least = deployment.ffn_transfers if stage.role == "ffn" else 1
     require(
         aiv >= least,
         f"{where}.aiv",

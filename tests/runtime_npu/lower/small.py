@@ -188,16 +188,19 @@ EAGER = replace(
 )
 
 
+def without_limits(schedule: Schedule) -> Schedule:
+    """An AFD schedule without what eager streams cannot have."""
+    stages = tuple(
+        replace(stage, streams={"main": CoreLimit(), "link": CoreLimit()})
+        for stage in schedule.stages
+    )
+    return replace(schedule, stages=stages, prefetch=())
+
+
 def eager() -> Mapping[str, tuple[Schedule, int]]:
     """Prefill and decode without a graph: schedule and rank."""
-    pairs = replace(afd("eager", ratio=2), prefetch=())
-    pairs = replace(
-        pairs,
-        stages=tuple(
-            replace(stage, streams={"main": CoreLimit(), "link": CoreLimit()})
-            for stage in pairs.stages
-        ),
-    )
+    pairs = without_limits(afd("eager", ratio=2))
+    straight = without_limits(direct("eager", ratio=2, micro_batches=2))
     (stage,) = PREFILL.stages
     alone = replace(stage, streams={"main": CoreLimit()})
     colocated = {
@@ -229,6 +232,8 @@ def eager() -> Mapping[str, tuple[Schedule, int]]:
         **{name: (schedule, 1) for name, schedule in colocated.items()},
         "attention of 2:1": (pairs, 3),
         "ffn of 2:1": (pairs, 5),
+        "attention of direct 2:1": (straight, 3),
+        "ffn of direct 2:1": (straight, 5),
     }
 
 

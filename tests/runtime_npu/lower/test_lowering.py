@@ -85,6 +85,17 @@ def check(answers: dict[str, Any], mode: str, names: Sequence[str]) -> None:
     # the model does say it.
     assert len(lowered) == (0 if mode == "ge_graph" else 1)
     assert len(issued) == (0 if mode == "eager" else 1)
+    early = [line for line in differences if "without waiting for it" in line]
+    assert len(early) >= (0 if mode == "ge_graph" else 1)
+    if mode == "npugraph_ex":
+        assert (
+            f"lowered: {last}.add: reads {last}.moe.combine of moe without waiting for it" in early
+        )
+        kept = answers["not kept"]
+        assert f"lowered: {last}.add: reads {last}.moe.combine of moe, whose memory" in " ".join(
+            kept
+        )
+        assert all("whose memory is not kept for" in line for line in kept)
     assert answers["refused"] == ["npu_moe_distribute_dispatch_v2.H (columns of x)", 512]
 
 

@@ -1,0 +1,56 @@
+"""Races between streams: what is found, and what is none."""
+
+from __future__ import annotations
+
+from runtime_npu.lower.races import Races
+
+
+def handed_over(*, waits: bool = True, keeps: bool = True) -> Races:
+    """main makes rows, link reads them."""
+    races = Races()
+    races.call("make", "main", [], ["rows"])
+    races.record("made", "main")
+    races.call("other", "link", [], [])
+    if waits:
+        races.wait("made", "link")
+    if keeps:
+        races.keep("rows", "link")
+    races.call("send", "link", ["rows"], [])
+    return races
+
+
+def faults(races: Races, name: str) -> tuple[str, ...]:
+    return (*races.early(name), *races.freed(name))
+
+
+def test_rows_that_are_waited_for_and_kept_are_handed_over() -> None:
+    assert faults(handed_over(), "send") == ()
+
+
+def test_a_wait_less_and_a_record_less_are_found() -> None:
+    assert faults(handed_over(waits=False), "send") == (
+        "reads make of main without waiting for it",
+    )
+    assert faults(handed_over(keeps=False), "send") == (
+        "reads make of main, whose memory is not kept for link",
+    )
+
+
+def test_an_event_covers_what_its_stream_had_waited_for_and_nothing_later() -> None:
+    races = handed_over()
+    races.record("sent", "link")
+    races.wait("sent", "moe")
+    races.call("compute", "moe", ["rows"], ["made of rows"], uses_data=False)
+    assert faults(races, "compute") == ()
+    races.call("make again", "main", [], ["rows"])
+    races.wait("made", "link")
+    races.call("send again", "link", ["rows"], [])
+    assert races.early("send again") == ("reads make again of main without waiting for it",)
+
+
+def test_the_own_streams_rows_need_nothing() -> None:
+    races = Races()
+    races.call("make", "main", [], ["rows"])
+    races.call("read", "main", ["rows", "a weight"], ["rows"])
+    races.call("read twice", "main", ["rows"], [])
+    assert faults(races, "read") == faults(races, "read twice") == ()
