@@ -7,11 +7,20 @@ from collections.abc import Sequence
 
 from hardware_models.ops import MatMul, QuantMatMul
 from runtime_npu.compare import differences
-from runtime_npu.lower.lowered import LoweredOp, peer_label, ranks_label
+from runtime_npu.lower.lowered import WAITED_FOR, LoweredOp, peer_label, ranks_label
 from runtime_npu.parallel.groups import GroupName, graph_die, members, peers, place_of
 from runtime_npu.record import OpRecord
 from twin.deployment import Deployment
 from twin.graph.step_graph import StepGraph
+
+MOVES = frozenset(
+    (
+        *("Cast", "ConcatV2", "IndexByTensor", "Pack", "SplitV", "Squeeze", "Transpose"),
+        *("aten._unsafe_view", "aten.cat", "aten.clone", "aten.index"),
+        *("aclnnCat", "aclnnIndex", "aclnnInplaceCopy", WAITED_FOR),
+    )
+)
+"""What may lie between two ops: it moves rows from one to the other, and computes nothing."""
 
 
 def all_differences(
@@ -30,6 +39,12 @@ def all_differences(
         *(f"lowered: {line}" for line in _group_differences(lowered, deployment, rank)),
         *(f"lowered: {line}" for line in _size_differences(lowered, graph, die)),
         *(f"lowered: {op.name}: {race}" for op in lowered for race in op.races),
+        *(
+            f"lowered: {op.name}: {call} comes behind it, which no step graph has"
+            for op in lowered
+            for call in op.glue
+            if call not in MOVES
+        ),
     )
 
 

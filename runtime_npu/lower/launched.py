@@ -9,15 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing_extensions import override
 
 from runtime_npu.backends.npu_issue import Listener
-from runtime_npu.lower.lowered import LoweredOp, one, ranks_label
+from runtime_npu.lower.lowered import WAITED_FOR, LoweredOp, one, ranks_label
 from runtime_npu.lower.races import Races
 
 SETUP = "before the first op"
 AGAIN = "again"
 """What is told before it was to make things ready."""
-
-WAITED_FOR = "synchronize"
-"""The host holds until a stream has got here."""
 
 
 def note(line: str) -> None:

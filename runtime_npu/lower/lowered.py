@@ -11,6 +11,9 @@ from runtime_npu.record import OpRecord
 
 T = TypeVar("T")
 
+WAITED_FOR = "synchronize"
+"""The call with which the host holds until a stream has got there."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoweredOp:

@@ -1,6 +1,10 @@
-"""Chunks of a prefill's rows: how many go through the experts at once, and what ops are called."""
+"""Rows in parts: chunks of a prefill's, which have names of their own, and micro-batches."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
 
 
 def chunks(rows: int, most: int | None) -> list[tuple[str, int]]:
@@ -12,3 +16,11 @@ def chunks(rows: int, most: int | None) -> list[tuple[str, int]]:
         return [("", rows)]
     sizes = [min(most, rows - start) for start in range(0, rows, most)]
     return [(f".chunk{number}", size) for number, size in enumerate(sizes)]
+
+
+def split_rows(rows: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """``rows`` [sum of ``sizes``, ...] in parts; one part is the rows themselves.
+
+    A split into one part would be a kernel in ge_graph.
+    """
+    return (rows,) if len(sizes) == 1 else tuple(torch.split(rows, list(sizes)))

@@ -11,6 +11,7 @@ from torch import nn
 from runtime_npu.backends.base import Backend
 from runtime_npu.batch import Step
 from runtime_npu.kv_cache import KvCache
+from runtime_npu.model.chunks import split_rows
 from runtime_npu.model.issue import ChainIssuer, Issuer, layer_weight, no_weight
 from runtime_npu.model.layer import Layer, OpenPass
 from runtime_npu.model.mtp import MtpHead
@@ -127,7 +128,7 @@ class LongcatFlash(nn.Module):
 
     def _layers(self, x: torch.Tensor, step: Step, cache: KvCache) -> torch.Tensor:
         """All passes; one is closed when its micro-batch enters the next layer."""
-        rows = list(torch.split(x, list(step.heights)))
+        rows = list(split_rows(x, step.heights))
         under_way: dict[int, tuple[Layer, Issuer, OpenPass]] = {}
 
         def close(part: int) -> None:
@@ -152,7 +153,7 @@ class LongcatFlash(nn.Module):
 
     def _prefill_layers(self, x: torch.Tensor, step: Step, cache: KvCache) -> torch.Tensor:
         """Micro-batches in turn: each gives way behind its exchanges."""
-        rows = torch.split(x, list(step.heights))
+        rows = split_rows(x, step.heights)
         chains = [self._chain(part, rows[part], step, cache) for part in range(len(rows))]
         return torch.cat(in_turn(chains))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from typing_extensions import override
 
+from runtime_npu.model.chunks import split_rows
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.moe import Moe
 from runtime_npu.parallel.link import Link
@@ -61,8 +62,7 @@ class PairService(Service):
             computed = backend.signal()
 
         def leave() -> None:
-            parts = torch.split(outputs, height) if len(arrived) > 1 else (outputs,)
-            for peer, rows in enumerate(parts):
+            for peer, rows in enumerate(split_rows(outputs, [height] * len(arrived))):
                 with issue.link(f"link{self._suffix(peer)}", peer):
                     backend.wait(computed)
                     name = f"afd{label}.send{self._suffix(peer)}"

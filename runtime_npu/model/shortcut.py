@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from typing_extensions import override
 
-from runtime_npu.model.chunks import chunks
+from runtime_npu.model.chunks import chunks, split_rows
 from runtime_npu.model.double_routing import DoubleRouting
 from runtime_npu.model.issue import Issuer
 from runtime_npu.model.moe import Moe
@@ -69,7 +69,7 @@ class AwayExperts(ABC):
         """Send u; the main stream goes on."""
         yield from ()
         parts = chunks(len(u), self._chunk_tokens if phase == "prefill" else None)
-        rows = torch.split(u, [size for _, size in parts]) if len(parts) > 1 else (u,)
+        rows = split_rows(u, [size for _, size in parts])
         ticket = self._send(issue, parts[0][0], rows[0])
         for (label, _), chunk in zip(parts[1:], rows[1:], strict=True):
             came, _ = self._receive(issue, ticket)

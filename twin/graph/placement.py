@@ -28,9 +28,11 @@ class Placement:
         self._stages = [stage for stage in schedule.stages if stage.role == role]
         self._scopes = frozenset(schedule.super_kernel)
         afd = schedule.deployment.afd
-        # Eager streams have no limits: there transfers may take all cores of the die.
-        is_limited = schedule.deployment.graph_mode != "eager"
-        self._limits_link = afd is not None and afd.holds_cores and is_limited
+        # camp2p's kernels are told their cores; direct's have those of their stream, which in
+        # eager has no limit.
+        deployment = schedule.deployment
+        is_free = deployment.is_direct and deployment.graph_mode == "eager"
+        self._limits_link = afd is not None and afd.holds_cores and not is_free
         self._stage_of_main: dict[str, Stage] = {}
         current = 0
         for name in main_ops:

@@ -161,8 +161,9 @@ def _check_graph_mode(schedule: Schedule) -> None:
             "moe" not in stage.streams, field, sorted(stage.streams), "one compute stream in eager"
         )
         for name, limit in stage.streams.items():
-            # Cores of a transfer are an argument of its op, not a limit of its stream.
-            is_free = limit == CoreLimit() or name == "link"
+            # camp2p's transfers are told their cores: that is no limit of a stream.
+            is_told = name == "link" and not schedule.deployment.is_direct
+            is_free = limit == CoreLimit() or is_told
             require(is_free, f"{field}.{name}", limit, "no core limit in eager")
     count = len(schedule.prefetch)
     require(count == 0, "prefetch", f"{count} prefetches", "none in eager: it has one stream")

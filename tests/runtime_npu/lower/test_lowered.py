@@ -85,6 +85,8 @@ def test_a_perfect_lowering_has_no_difference() -> None:
         ("layer.0.attention.0.uv", {"group": "ranks 0-1"}),
         ("lm_head", {"name": "head"}),
         ("layer.1.dense.0.down", {"shape": (1, 1024)}),
+        ("layer.0.dense.0.swiglu", {"glue": ("Transpose", "Mul")}),
+        ("layer.0.add", {"races": ("reads layer.0.moe.combine of moe too early",)}),
     ],
 )
 def test_every_wrong_attribute_is_a_difference(name: str, changed: dict[str, object]) -> None:

@@ -152,3 +152,19 @@ def test_cores_of_a_transfer_may_be_chosen_in_eager() -> None:
         prefetch=(),
     )
     assert {op.cores.aiv for op in transfers(build(eager), "ffn")} == {4}
+
+
+def test_direct_transfers_have_all_cores_in_eager_where_streams_have_no_limits() -> None:
+    def eager(link: CoreLimit) -> Schedule:
+        schedule = on_transport("direct", link=link)
+        deployment = replace(schedule.deployment, graph_mode="eager")
+        return replace(schedule, deployment=deployment, super_kernel=(), prefetch=())
+
+    graph = build(eager(CoreLimit()))
+    sends = [op for op in graph.ops if op.name.endswith("afd.send")]
+    assert {op.cores.aiv for op in sends} == {HARDWARE.count("aiv_count")}
+    error = refused(eager(CoreLimit(aiv=4)))
+    assert (error.field, error.allowed) == (
+        "stages[0].streams.link",
+        "no core limit in eager",
+    )
