@@ -28,6 +28,9 @@ from twin.schedule_io import load_schedule
 COMMAND = "runtime_npu.doctor"
 
 
+FILE_WIDTH = 160
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
     """What the doctor takes; see ``--help``."""
@@ -72,12 +75,17 @@ def main(options: DoctorOptions, folder: Path) -> None:
 
 def print_findings(findings: Sequence[Finding]) -> None:
     """A table, a row a check."""
-    table = Table("check", "status", title="Doctor")
+    table = Table(title="Doctor")
+    for column in ("check", "status"):
+        table.add_column(column, no_wrap=True)
     for column in ("found", "what to do"):
         table.add_column(column, overflow="fold")
     for finding in findings:
         table.add_row(finding.check, finding.status, finding.found, finding.fix)
-    Console(soft_wrap=True, highlight=False, markup=False).print(table)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = FILE_WIDTH  # room for commands that somebody will copy
+    console.print(table)
 
 
 if __name__ == "__main__":

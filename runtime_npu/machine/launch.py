@@ -14,6 +14,7 @@ from runtime_npu.machine.finding import Finding
 from runtime_npu.machine.hardware import machine_findings
 from runtime_npu.machine.software import check_torch_pair
 from runtime_npu.npu_ops import DIRECT_OPS, NEEDED_OPS
+from runtime_npu.torchrun import whole_number
 from twin.model_spec import ModelSpec
 from twin.schedule import Schedule
 
@@ -54,8 +55,9 @@ def require_npus(
 
     Raises:
         MachineError: names every fault, what was found and what to do.
+        InputError: LOCAL_RANK is no number.
     """
-    if int(environment.get("LOCAL_RANK") or 0):
+    if whole_number(environment, "LOCAL_RANK"):
         found = environment_findings(schedule, model, hardware, environment, None, is_run=True)
     else:
         found = all_findings(schedule, model, hardware, environment, root, probe, is_run=True)

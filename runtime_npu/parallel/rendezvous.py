@@ -13,7 +13,9 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from hardware_models.errors import InputError
 from runtime_npu.parallel.communicator import exchanging
+from runtime_npu.torchrun import whole_number
 
 HOST = "127.0.0.1"
 MEETING_S = 120.0
@@ -39,11 +41,18 @@ class Meeting:
 
 
 def torchrun_meeting(*, on_npus: bool = False) -> Meeting | None:
-    """The meeting that torchrun's environment describes; ``None`` outside torchrun."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    """The meeting that torchrun's environment describes; ``None`` outside torchrun.
+
+    Raises:
+        InputError: a variable of it is no number, or LOCAL_RANK is missing ``on_npus``.
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    rank, ranks, npu = (whole_number(os.environ, name) for name in names)
+    if rank is None or ranks is None:
         return None
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return Meeting(rank, ranks, None, int(os.environ["LOCAL_RANK"]) if on_npus else None)
+    if on_npus and npu is None:
+        raise InputError("LOCAL_RANK", "unset", "a whole number, as torchrun sets it")
+    return Meeting(rank, ranks, None, npu if on_npus else None)
 
 
 def host_store() -> TCPStore:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from hardware_models.errors import InputError
 from runtime_npu.parallel import rendezvous
 from runtime_npu.parallel.rendezvous import Meeting, met, torchrun_meeting
 from runtime_npu.parallel.world import World
@@ -29,6 +30,21 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(dist, "init_process_group", init)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: told.update(ended=True))
     return told
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
+def test_what_torchrun_would_not_say_is_refused_by_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(one, "x" if one == name else "2")
+    with pytest.raises(InputError) as caught:
+        torchrun_meeting(on_npus=True)
+    assert (caught.value.field, caught.value.value) == (name, "x")
+    monkeypatch.delenv(name)
+    if name == "LOCAL_RANK":
+        with pytest.raises(InputError, match="LOCAL_RANK: got 'unset'"):
+            torchrun_meeting(on_npus=True)
 
 
 def test_torchruns_local_rank_is_the_device(

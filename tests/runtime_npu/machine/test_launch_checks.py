@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware_models.errors import MachineError
+from hardware_models.errors import InputError, MachineError
 from hardware_models.hardware import load_hardware
 from runtime_npu.machine import launch, software
 from runtime_npu.machine.devices import GIB
@@ -112,6 +112,11 @@ def test_a_machine_without_devices_is_told_so_and_what_else_would_do(root: Path)
 
 def test_the_other_ranks_of_a_node_do_not_ask_the_machine_again(root: Path) -> None:
     launched(root, devices=0, LOCAL_RANK="1")
+
+
+def test_a_local_rank_that_is_no_number_is_refused_by_name(root: Path) -> None:
+    with pytest.raises(InputError, match="LOCAL_RANK: got 'x'"):
+        launched(root, LOCAL_RANK="x")
 
 
 def test_too_few_devices_without_torchrun_name_the_command(root: Path) -> None:
