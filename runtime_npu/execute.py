@@ -10,7 +10,7 @@ from pathlib import Path
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
 from runtime_npu.generate import rank_blocks
-from runtime_npu.npu.check import check_for_npu
+from runtime_npu.npu.check import check_for_npu, check_prompts
 from runtime_npu.options import Device, RunOptions
 from runtime_npu.parallel.launch import run_as_rank, run_ranks
 from runtime_npu.parallel.rendezvous import torchrun_meeting
@@ -98,6 +98,8 @@ def _prepared(options: RunOptions, folder: Path) -> tuple[Job, Prompts]:
     is_planned = options.profile or options.device == "npu"
     prompts = read_prompts(options, source, schedule.workload if is_planned else None)
     lengths = [len(ids) for ids in prompts.ids]
+    if options.device == "npu":
+        check_prompts(schedule, len(lengths))
     validate_schedule(for_prompts(schedule, lengths), source.spec, hardware)
     job = Job(
         schedule,

@@ -21,6 +21,18 @@ def check_deployment(schedule: Schedule, source: str) -> None:
         raise InputError("deployment.quantisation", quantisation, allowed, source)
 
 
+def check_prompts(schedule: Schedule, count: int) -> None:
+    """Refuse more prompts than the windows of direct transfers are made for.
+
+    Raises:
+        InputError: there are.
+    """
+    most = schedule.workload.global_batch
+    if schedule.deployment.is_direct and count > most:
+        allowed = f"at most {most} with direct transfers: the schedule's own batch"
+        raise InputError("prompts", count, allowed)
+
+
 def check_for_npu(options: RunOptions, schedule: Schedule) -> None:
     """Refuse what only the reference backend does.
 

@@ -25,10 +25,11 @@ from runtime_npu.machine.environment import (
 )
 from runtime_npu.machine.launch import require_npus
 from runtime_npu.options import RunOptions
+from runtime_npu.random_checkpoint import make_checkpoint
 from runtime_npu.run import main
 from twin.cli import run as run_command
 from twin.models import load_model
-from twin.schedule_io import load_schedule
+from twin.schedule_io import load_schedule, save_schedule
 from twin.search.transport import with_transport
 
 A3 = load_hardware("a3-752t")
@@ -182,6 +183,27 @@ def test_direct_transfers_need_windows_and_no_larger_buffers() -> None:
     by_name = {finding.check: finding for finding in checks}
     assert "HCCL_ZERO_COPY" not in by_name
     assert by_name["HCCL_BUFFSIZE"].status == "fault"
+
+
+def test_more_prompts_than_windows_have_rows_for_are_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime_npu.run.require_npus", lambda *_: None)
+    schedule = load_schedule("cpu/afd_direct")
+    model = replace(load_model("tiny"), hidden_size=1024, qk_rope_head_dim=64)
+    ffn = replace(schedule.deployment.moe, dies=2, ep=2)
+    roles = {**schedule.deployment.roles, "ffn": ffn}
+    deployment = replace(schedule.deployment, quantisation="bf16", roles=roles)
+    make_checkpoint(tmp_path / "checkpoint", model, 0, "bfloat16")
+    changed = replace(
+        schedule, deployment=deployment, model=str(tmp_path / "checkpoint" / "config.json")
+    )
+    save_schedule(changed, tmp_path / "schedule.yaml")
+    words = [f"schedule={tmp_path}/schedule.yaml", "device=npu", f"output={tmp_path}/run"]
+    nine = f"prompt_ids={[[1, 2]] * 9}".replace(" ", "")
+    assert run_command("run", RunOptions, main, [*words, nine]) == 2
+    said = capsys.readouterr().err
+    assert "prompts: got 9; allowed: at most 8 with direct transfers" in said
 
 
 def test_visible_devices_are_read_as_a_list() -> None:
