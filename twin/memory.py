@@ -168,26 +168,27 @@ def exchange_buffer_mib(
 def _hccl_bytes(shapes: StepShapes, role: Role, hardware: Hardware) -> int:
     """Buffers of every communicator a die takes part in, and its window of direct transfers.
 
-    HCCL_BUFFSIZE says how large they are, all of them alike.
+    The experts' has HCCL_BUFFSIZE, the others HCCL's default, which the runtime asks for.
     """
     deployment = shapes.schedule.deployment
+    default = hardware.count("hccl_buffer_mb")
     if deployment.total_dies == 1:
         return 0
-    count = 1  # the world
+    sizes_mib = [default]  # the world
     if role != "ffn":
         side = deployment.attention
         # attention_tp and kvp are o_proj_tp where they are above 1: the same group.
-        count += len({side.o_proj_tp, side.dense_tp, side.lm_head_tp, side.embed_tp} - {1})
+        groups = {side.o_proj_tp, side.dense_tp, side.lm_head_tp, side.embed_tp} - {1}
+        sizes_mib += [default] * len(groups)
+    window = 0
     if deployment.is_direct:
-        count += 1  # all dies once more
-    else:
-        count += role != "attention"  # the experts
-        if deployment.is_afd:
-            count += deployment.ffn_transfers if role == "ffn" else 1  # a pair each
-    # Double routing exchanges by plain all-to-alls, which need no window for each token.
-    is_prefill = shapes.schedule.workload.is_prefill
-    buffer_mib = (
-        hardware.count("hccl_buffer_mb") if is_prefill else dispatch_buffer_mib(shapes, hardware)
-    )
-    buffers = int(count * buffer_mib * MIB * hardware["hccl_buffers_per_communicator"])
-    return buffers + (step_windows(shapes).window_bytes(role) if deployment.is_direct else 0)
+        sizes_mib.append(default)  # all dies once more
+        window = step_windows(shapes).window_bytes(role)
+    elif role != "attention":
+        # Double routing exchanges by plain all-to-alls, which need no window for each token.
+        is_prefill = shapes.schedule.workload.is_prefill
+        sizes_mib.append(default if is_prefill else dispatch_buffer_mib(shapes, hardware))
+    if deployment.is_afd and not deployment.is_direct:
+        pairs = deployment.ffn_transfers if role == "ffn" else 1
+        sizes_mib += [default] * pairs
+    return window + int(sum(sizes_mib) * MIB * hardware["hccl_buffers_per_communicator"])

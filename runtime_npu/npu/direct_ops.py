@@ -1,8 +1,9 @@
 """AFD's direct transport: copies written into windows of the other role's dies.
 
-torch_npu 2.13 has the ops and their GE converters, but no text on what they take.  What is not
-in their signatures, meta functions or schedule context is assumed, and docs/running_on_a3.md
-lists it: T token rows of each of M micro-batches, topk copies of each row.
+torch_npu 2.13 has the ops and their GE converters, but no text on what they take besides an
+example for each worker scheduler.  What is not in these, in signatures, meta functions or the
+schedule context is assumed, and docs/running_on_a3.md lists it: T token rows of each of M
+micro-batches, topk copies of each row.
 """
 
 from __future__ import annotations

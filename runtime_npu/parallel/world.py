@@ -24,6 +24,8 @@ from runtime_npu.parallel.link import Link
 from twin.deployment import Deployment, RoleDeployment
 
 Kind = Literal["ep", "group", "link"]
+PLAIN_BUFFER_MB = 200
+"""HCCL's default for the buffer of a communicator."""
 Groups = Mapping[GroupName, Communicator]
 """The groups that a rank is in."""
 
@@ -123,5 +125,9 @@ def _group(kind: Kind, ranks: tuple[int, ...]) -> Any:
         # With a name of our own, what was compiled for a communicator is good for the next run.
         hccl: Any = import_module("torch_npu._C._distributed_c10d").ProcessGroupHCCL
         options = hccl.Options()
-        options.hccl_config = {"group_name": f"{kind}_{ranks[0]}_{ranks[-1]}"}
+        config: dict[str, object] = {"group_name": f"{kind}_{ranks[0]}_{ranks[-1]}"}
+        if kind != "ep":
+            # HCCL_BUFFSIZE is what the experts' exchange needs; no other group should pay it.
+            config["hccl_buffer_size"] = PLAIN_BUFFER_MB
+        options.hccl_config = config
     return dist.new_group(list(ranks), pg_options=options)

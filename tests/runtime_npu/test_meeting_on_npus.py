@@ -86,3 +86,30 @@ def test_experts_never_share_a_communicator(monkeypatch: pytest.MonkeyPatch) -> 
     assert groups["ep"].members == groups["dense_tp"].members == (0, 1, 2, 3)
     assert groups["ep"].handle != groups["dense_tp"].handle
     assert made.count((0, 1, 2, 3)) == 2
+
+
+def test_only_the_experts_pay_for_the_buffer_of_their_exchange(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configs: list[dict[str, object]] = []
+
+    def group(ranks: list[int], pg_options: Any) -> int:
+        configs.append(pg_options.hccl_config)
+        return len(configs)
+
+    hccl = SimpleNamespace(ProcessGroupHCCL=SimpleNamespace(Options=SimpleNamespace))
+    monkeypatch.setitem(sys.modules, "torch_npu._C._distributed_c10d", hccl)
+    monkeypatch.setattr(dist, "new_group", group)
+    monkeypatch.setattr(dist, "get_backend_config", lambda: "cpu:gloo,npu:hccl")
+    role = RoleDeployment(dies=4, o_proj_tp=2, ep=4)
+    World(
+        Deployment(
+            hardware="a3-752t",
+            quantisation="bf16",
+            graph_mode="ge_graph",
+            roles={"colocated": role},
+        ),
+        1,
+    )
+    by_name = {config["group_name"]: config.get("hccl_buffer_size") for config in configs}
+    assert by_name == {"ep_0_3": None, "group_0_1": 200, "group_2_3": 200}
