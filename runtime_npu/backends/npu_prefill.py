@@ -104,6 +104,7 @@ class NpuPrefill(NpuFfn):
     @override
     def init_routing(self, x: torch.Tensor, ids: torch.Tensor, experts: int) -> Routed:
         rows, places, counts = moe_ops.init_routing(x, ids, experts, self._router_width - experts)
+        self._wrote_beside(counts)
         return Routed(self._wrote(rows), places, counts)
 
     @override
@@ -111,12 +112,14 @@ class NpuPrefill(NpuFfn):
         rows, scales, places, counts = moe_ops.init_routing_quantised(
             x, ids, experts, self._router_width - experts
         )
+        self._wrote_beside(counts)
         return Routed(self._wrote(join_scale(Quantised(rows, scales))), places, counts)
 
     @override
     def read_counts(
         self, counts: torch.Tensor, arriving: torch.Tensor
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        self._read(counts, arriving)
         both = self._on_host(torch.stack((counts.sum(1), arriving.sum(1))))
         self._listener.done()
         sent, received = both.tolist()

@@ -125,7 +125,7 @@ class _Reader:
             if node.op == "call_function":
                 self._call(node)
         return [
-            _op(name, own, self._glue.get(name, ()), self._faults(name))
+            _op(name, own, self._glue.get(name, ()), self._races.faults(name))
             for name, own in self._ops.items()
         ]
 
@@ -152,9 +152,6 @@ class _Reader:
             self._launch(node, name)
         elif node.all_input_nodes:
             self._sources[node] = self._source(node.all_input_nodes[0])
-
-    def _faults(self, name: str) -> tuple[str, ...]:
-        return (*self._races.early(name), *self._races.freed(name))
 
     def _source(self, node: torch.fx.Node) -> torch.fx.Node:
         """The call that gave ``node``, which may be a view of it."""

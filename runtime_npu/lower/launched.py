@@ -49,7 +49,7 @@ def read_launches(lines: Iterable[str], rank: int, races: Races) -> list[Lowered
     reader = _Reader(labels, rank)
     for line in told:
         reader.read(*line.split())
-    return [replace(op, races=races.early(op.name)) for op in reader.ops()]
+    return [replace(op, races=races.faults(op.name)) for op in reader.ops()]
 
 
 @dataclass(slots=True)

@@ -17,14 +17,25 @@ from runtime_npu.lower.groups import group_of_call
 from runtime_npu.lower.launched import Marks, note
 from runtime_npu.lower.races import Races
 from runtime_npu.lower.trace import first_shape
+from runtime_npu.record import MAIN_STREAM
 
 
 class WatchedOrder(EagerOrder):
-    """Tells ``races`` of the events that streams record and wait for."""
+    """Tells ``races`` of events that streams record and wait for, and of memory kept for them."""
 
     def __init__(self, hardware: Hardware) -> None:
         super().__init__(hardware)
         self.races = Races()
+
+    @override
+    def gives_back(self, tensor: torch.Tensor) -> None:
+        super().gives_back(tensor)
+        self.races.keep(tensor.untyped_storage()._cdata, MAIN_STREAM)
+
+    @override
+    def reads(self, tensor: torch.Tensor) -> None:
+        super().reads(tensor)
+        self.races.keep(tensor.untyped_storage()._cdata, self.current)
 
     @override
     def signal(self, tag: str) -> None:

@@ -76,6 +76,10 @@ class Races:
         """What op ``name`` read without waiting for it."""
         return tuple(dict.fromkeys(self._late.get(name, ())))
 
+    def faults(self, name: str) -> tuple[str, ...]:
+        """All that is wrong with op ``name``, when all calls were made."""
+        return (*self.early(name), *self.freed(name))
+
     def freed(self, name: str) -> tuple[str, ...]:
         """What op ``name`` read that nobody kept for it, when all calls were made."""
         return tuple(
