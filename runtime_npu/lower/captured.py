@@ -16,7 +16,7 @@ from runtime_npu.backends.npu_order import TORCHAIRS_MAIN
 from runtime_npu.lower.groups import group_of_node
 from runtime_npu.lower.lowered import LoweredOp, one, unplanned
 from runtime_npu.lower.races import Races
-from runtime_npu.lower.trace import Traced, is_glue, op_of, shape_of
+from runtime_npu.lower.trace import Traced, is_glue, op_of, shape_of, written
 from runtime_npu.npu.compiler import compiler_config
 from runtime_npu.record import MAIN_STREAM
 from twin.graph.step_graph import PREFETCH_STREAM
@@ -157,6 +157,13 @@ class _Reader:
         """The call that gave ``node``, which may be a view of it."""
         return self._sources.get(node, node)
 
+    def _changed(self, node: torch.fx.Node) -> list[torch.fx.Node]:
+        """The calls whose results ``node`` writes in place."""
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return []
+        changed = written(node.target, node.args, node.kwargs)
+        return [self._source(one) for one in changed if isinstance(one, torch.fx.Node)]
+
     def _stream(self, label: str) -> _Stream:
         return self._streams.setdefault(label, _Stream())
 
@@ -188,7 +195,7 @@ class _Reader:
             forgotten = self._forgotten.get(call)
             name = forgotten.popleft() if forgotten else unplanned(call, len(self._ops))
         reads, is_data = map(self._source, node.all_input_nodes), call != "npu.npu_prefetch"
-        self._races.call(name, label, reads, (node,), uses_data=is_data)
+        self._races.call(name, label, reads, (node, *self._changed(node)), uses_data=is_data)
         if is_glue(node):
             self._glue.setdefault(name, []).append(call)
             return

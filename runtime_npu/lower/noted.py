@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from runtime_npu.backends.npu_order import EagerOrder
 from runtime_npu.lower.groups import group_of_call
 from runtime_npu.lower.launched import Marks, note
 from runtime_npu.lower.races import Races
-from runtime_npu.lower.trace import first_shape
+from runtime_npu.lower.trace import first_shape, written
 from runtime_npu.record import MAIN_STREAM
 
 
@@ -70,7 +69,7 @@ class NotedCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_view = any(one.alias_info and not one.alias_info.is_write for one in returns)
         # What is recorded for another stream is said to be written.
         if not is_view and func is not torch.ops.aten.record_stream.default:
-            writes = [given, *_written(func, args, kwargs)]
+            writes = [given, *written(func, args, kwargs)]
             self._order.races.call(
                 self._marks.name,
                 self._order.current,
@@ -87,14 +86,3 @@ class NotedCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._seen.setdefault(reference.cdata, reference)
                 found.append(reference.cdata)
         return found
-
-
-def _written(func: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments of a call that it writes."""
-    arguments = func._schema.arguments
-    given = {**dict(zip((one.name for one in arguments), args, strict=False)), **kwargs}
-    return [
-        given[one.name]
-        for one in arguments
-        if one.name in given and one.alias_info and one.alias_info.is_write
-    ]

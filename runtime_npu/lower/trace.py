@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -120,3 +121,14 @@ def first_shape(given: object) -> tuple[int, ...]:
         return ()
     sizes = tuple(first.shape)
     return sizes if all(isinstance(size, int) for size in sizes) else ()
+
+
+def written(func: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments of a call that it writes."""
+    arguments = func._schema.arguments
+    given = {**dict(zip((one.name for one in arguments), args, strict=False)), **kwargs}
+    return [
+        given[one.name]
+        for one in arguments
+        if one.name in given and one.alias_info and one.alias_info.is_write
+    ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
+from runtime_npu.lower.captured import _Reader
 from runtime_npu.lower.races import Races
+from runtime_npu.lower.trace import OP
 
 
 def handed_over(*, waits: bool = True, keeps: bool = True) -> Races:
@@ -54,3 +58,31 @@ def test_the_own_streams_rows_need_nothing() -> None:
     races.call("read", "main", ["rows", "a weight"], ["rows"])
     races.call("read twice", "main", ["rows"], [])
     assert faults(races, "read") == faults(races, "read twice") == ()
+
+
+def enter(keys: list[str], values: list[str]) -> None:
+    """What torchair calls where a stream begins."""
+
+
+def leave() -> None:
+    """And where it ends."""
+
+
+enter.__name__, leave.__name__ = "air.scope_enter", "air.scope_exit"
+
+
+def test_what_a_captured_call_writes_in_place_is_its_own() -> None:
+    graph = torch.fx.Graph()
+
+    def call(target: object, *args: object, op: str = "") -> torch.fx.Node:
+        node = graph.call_function(target, args)  # type: ignore[arg-type]
+        node.meta["custom"] = {OP: op} if op else {}
+        return node
+
+    rows = call(torch.ops.aten.zeros.default, [2], op="make")
+    call(enter, ["_user_stream_label"], ["link"])
+    call(torch.ops.aten.neg_.default, rows, op="turn")
+    call(leave)
+    call(torch.ops.aten.abs.default, rows, op="read")
+    (read,) = (op for op in _Reader(graph).read(graph) if op.name == "read")
+    assert "reads turn of link without waiting for it" in read.races
