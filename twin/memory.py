@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hardware_models.hardware import Hardware
 from hardware_models.ops.tiling import ELEMENT_BYTES
@@ -101,7 +102,7 @@ def _activation_bytes(shapes: StepShapes, role: Role) -> int:
     """The largest set of tensors alive at once, from the shapes (double-buffered).
 
     Attention: residual, gathered rows and their gate_up output, rows gathered for attention_tp,
-    absorbed queries, logits in fp32.  FFN: the rows received, the expert inputs and outputs.
+    absorbed queries, logits in fp32.  FFN: the rows received, the experts' tensors.
     """
     model, deployment = shapes.model, shapes.schedule.deployment
     size = ELEMENT_BYTES[shapes.dtype]
@@ -118,14 +119,30 @@ def _activation_bytes(shapes: StepShapes, role: Role) -> int:
         logits = rows * model.vocab_size * 4
         total += 2 * size * (rows * model.hidden_size * 4 + dense + queries) + 2 * logits
     if role != "attention":
-        largest = max(shapes.micro_batches)
-        arriving = math.ceil(shapes.expert_rows(largest))
         # Direct transfers bring copies alone, not the rows of the attention dies it serves.
         served = 0 if deployment.is_direct else deployment.attention_ratio
-        local = shapes.rows(largest) * served
-        widths = 2 * model.hidden_size + 2 * model.expert_ffn_hidden_size
-        total += 2 * size * (arriving * widths + local * model.hidden_size * 2)
+        local = shapes.rows(max(shapes.micro_batches)) * served
+        total += _expert_bytes(shapes) + 2 * size * local * model.hidden_size * 2
     return total
+
+
+def _expert_bytes(shapes: StepShapes) -> int:
+    """Two neighbours among copies, gate and up, their product, and the result, at the fullest.
+
+    Kernels have room for all copies that could come, not for those that do: dispatch for
+    min(local experts, topk) of every row of all ranks, direct transfers for topk (the shapes
+    that the ops of torch_npu 2.13 give).
+    """
+    model, deployment = shapes.model, shapes.schedule.deployment
+    rows = shapes.rows(max(shapes.micro_batches)) * deployment.attention.dies
+    each = model.moe_topk
+    if not deployment.is_direct:
+        each = min(shapes.local_experts, each)
+    size, hidden = ELEMENT_BYTES[shapes.dtype], model.hidden_size
+    width = model.expert_ffn_hidden_size
+    inner, sums = (1, 4) if shapes.is_quantised else (size, size)
+    tensors = (inner * hidden, sums * 2 * width, inner * width, size * hidden)
+    return rows * each * max(one + other for one, other in pairwise(tensors))
 
 
 def _align(value: int, step: int) -> int:

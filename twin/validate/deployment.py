@@ -237,6 +237,8 @@ def _check_dispatch(schedule: Schedule, model: ModelSpec) -> None:
         return
     ep, low, high = deployment.moe.ep, *EP_RANGE
     field = f"deployment.roles.{deployment.moe_role}.ep"
+    # Direct transfers are no exchange among the experts' dies: there may be one.
+    low = 1 if deployment.is_direct else low
     require(low <= ep <= high, field, ep, f"{low} to {high}, the range of dispatch")
     require(model.moe_topk <= MOST_TOPK, "model.moe_topk", model.moe_topk, f"at most {MOST_TOPK}")
     low, high = HIDDEN_RANGE

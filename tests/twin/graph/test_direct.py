@@ -14,6 +14,7 @@ from hardware_models.hardware import load_hardware
 from hardware_models.ops import ExpertReceive, ExpertSend, GroupedMatMul
 from hardware_models.ops.vector_transfer import ExpertWay
 from twin.cluster.build import build_cluster
+from twin.deployment import Afd
 from twin.engine import reference
 from twin.engine.compiled import simulate
 from twin.graph.build import build_step_graph
@@ -181,6 +182,21 @@ def test_windows_lie_beside_the_buffers_of_two_communicators() -> None:
     own = [ledger[role].hccl_bytes for role in ("attention", "ffn")]
     paired = memory_ledger(on_transport("sdma_pairs"), MODEL, HARDWARE)
     assert own[0] - paired["attention"].hccl_bytes == 144 * (4 + 12288) + (-144 * 4) % 512
+
+
+def test_experts_have_room_for_every_copy_that_could_come() -> None:
+    """64 x 12 rows x 12 choices: int8 rows beside the int32 sums of gate and up."""
+    ledger = memory_ledger(DIRECT, MODEL, HARDWARE)["ffn"]
+    assert ledger.activation_bytes == 64 * 12 * 12 * (6144 + 4 * 4096)
+
+
+def test_one_ffn_die_exchanges_with_no_other() -> None:
+    one = with_dies(16, 1, 64)
+    few = replace(MODEL, n_routed_experts=32, zero_expert_num=16, num_layers=1)
+    validate_schedule(one, few, HARDWARE)
+    paired = replace(one, deployment=replace(one.deployment, afd=Afd(transport="sdma_pairs")))
+    with pytest.raises(InputError, match="2 to 768, the range of dispatch"):
+        validate_schedule(replace(paired, prefetch=()), few, HARDWARE)
 
 
 @pytest.mark.parametrize(
