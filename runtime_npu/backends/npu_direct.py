@@ -94,7 +94,8 @@ class NpuDirect(NpuPrefill):
     @override
     def send_back(self, rows: torch.Tensor, received: Received, links: Sequence[Link]) -> None:
         assert isinstance(received, ReceivedBatch)
-        self._read(rows)
+        # Not recorded: main comes back behind the next wait of this stream.  A captured graph
+        # would keep these rows, one for each copy that could come, to its end.
         direct_ops.ffn_to_attention(rows, received.batched, self._forms.windows)
         self._ended(rows)
 

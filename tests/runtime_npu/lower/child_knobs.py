@@ -60,7 +60,8 @@ except InputError as error:
 if mode != "ge_graph":
     read = NpuIssue._read
     NpuIssue._read = lambda self, *tensors: None
-    answer("not kept", base, 1)
+    pieces = "attention of 2:1 in two micro-batches"
+    answer("not kept", *((base, 1) if mode == "eager" else small.VARIANTS[mode][pieces]))
     answers["not kept"] = answers["not kept"]["differences"]
     NpuIssue._read = read
 
