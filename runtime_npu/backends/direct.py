@@ -8,12 +8,12 @@ weighs nothing.  A die first waits until the copies of all senders are there, th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from hardware_models.errors import InputError
 from runtime_npu.backends.fillers import Choices
 from runtime_npu.parallel.link import Link
 
@@ -38,13 +38,14 @@ class Received:
     scale: torch.Tensor | None
 
 
-class DirectOps:
-    """Ops of the direct transport.  Each raises InputError where a backend leaves it out."""
+class DirectOps(ABC):
+    """Ops of the direct transport."""
 
+    @abstractmethod
     def fill_choices(self, ids: torch.Tensor, weights: torch.Tensor, experts: int) -> Choices:
         """The router's choices [T, topk] without those from ``experts`` on."""
-        raise _left_out()
 
+    @abstractmethod
     def send_to_experts(
         self,
         x: torch.Tensor,
@@ -59,8 +60,8 @@ class DirectOps:
         ``ids`` [T, topk] are below ``experts``; the dies hold equally many consecutive experts.
         ``quantise``: as int8, with a scale for each row.
         """
-        raise _left_out()
 
+    @abstractmethod
     def wait_for_copies(
         self, experts: int, hidden: int, dtype: torch.dtype, links: Sequence[Link]
     ) -> Arrived:
@@ -68,22 +69,22 @@ class DirectOps:
 
         They are rows [hidden] of ``dtype``; those of int8 come with their scales.
         """
-        raise _left_out()
 
+    @abstractmethod
     def receive_copies(self, arrived: Arrived) -> Received:
         """On an FFN die: what arrived, sorted by expert."""
-        raise _left_out()
 
+    @abstractmethod
     def send_back(self, rows: torch.Tensor, received: Received, links: Sequence[Link]) -> None:
         """Start sending what the experts made of ``received`` to where it came from."""
-        raise _left_out()
 
+    @abstractmethod
     def wait_for_experts(
         self, away: Away, hidden: int, dtype: torch.dtype, links: Sequence[Link]
     ) -> Arrived:
         """On an attention die: until all copies are back, rows [hidden] of ``dtype``."""
-        raise _left_out()
 
+    @abstractmethod
     def receive_from_experts(
         self, back: Arrived, away: Away, x: torch.Tensor, choices: Choices
     ) -> torch.Tensor:
@@ -91,9 +92,3 @@ class DirectOps:
 
         Zero experts give their input row.
         """
-        raise _left_out()
-
-
-def _left_out() -> InputError:
-    allowed = "another transport: the backend leaves direct out"
-    return InputError("deployment.afd.transport", "direct", allowed)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from hardware_models.errors import InputError
 from runtime_npu.kv_cache import LatentCache
 from runtime_npu.parallel.communicator import Communicator
 from runtime_npu.rope import Rope
@@ -39,20 +39,18 @@ class Rerouted:
     order: torch.Tensor
 
 
-class PrefillOps:
-    """Ops of prefill, which a backend for decode alone leaves out.
+class PrefillOps(ABC):
+    """Ops of prefill.  T counts token rows."""
 
-    T counts token rows.  Each raises InputError where the backend leaves it out.
-    """
-
+    @abstractmethod
     def take_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """The rows of ``x`` [T, n] with the indices ``rows`` [B]: [B, n]."""
-        raise _left_out()
 
+    @abstractmethod
     def rotate_queries(self, queries: torch.Tensor, rope: Rope, heads: int) -> torch.Tensor:
         """``queries`` [T, heads x (nope + rope)] as heads, their last parts turned by ``rope``."""
-        raise _left_out()
 
+    @abstractmethod
     def kv_norm_rope_cache(
         self,
         kv: torch.Tensor,
@@ -69,8 +67,8 @@ class PrefillOps:
         ``kv`` is [T, kv rank + rope].  The latent is normed by ``weight`` [kv rank] and
         multiplied by ``scale``; ``slots`` [T] are where the rows go.
         """
-        raise _left_out()
 
+    @abstractmethod
     def keys_and_values(
         self, latent: torch.Tensor, uk: torch.Tensor, uv: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,8 +76,8 @@ class PrefillOps:
 
         ``latent`` is [T, kv rank], ``uk`` [heads, nope, kv rank], ``uv`` [heads, kv rank, v].
         """
-        raise _left_out()
 
+    @abstractmethod
     def causal_attention(
         self,
         queries: torch.Tensor,
@@ -95,19 +93,19 @@ class PrefillOps:
         ``queries`` [T, heads, nope + rope]; a key is a head's ``k_nope`` [T, heads, nope] and
         the ``k_rope`` [T, rope] that all heads share; ``values`` [T, heads, v].
         """
-        raise _left_out()
 
+    @abstractmethod
     def init_routing(self, x: torch.Tensor, ids: torch.Tensor, experts: int) -> Routed:
         """Copy each row of ``x`` [T, hidden] for every chosen expert with an id below ``experts``.
 
         ``ids`` are [T, topk]; those from ``experts`` on are zero experts, which need no copy.
         """
-        raise _left_out()
 
+    @abstractmethod
     def init_routing_quantised(self, x: torch.Tensor, ids: torch.Tensor, experts: int) -> Routed:
         """:meth:`init_routing` of the rows as int8; a row's fp32 scale is its last bytes."""
-        raise _left_out()
 
+    @abstractmethod
     def read_counts(
         self, counts: torch.Tensor, arriving: torch.Tensor
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -115,8 +113,8 @@ class PrefillOps:
 
         ``counts`` and ``arriving`` are [ranks, local experts].
         """
-        raise _left_out()
 
+    @abstractmethod
     def exchange_rows(
         self,
         rows: torch.Tensor,
@@ -125,25 +123,25 @@ class PrefillOps:
         group: Communicator,
     ) -> torch.Tensor:
         """Send ``sent[i]`` of ``rows`` to rank i; the ``received[i]`` rows from each, in order."""
-        raise _left_out()
 
+    @abstractmethod
     def re_routing(self, rows: torch.Tensor, arriving: torch.Tensor) -> Rerouted:
         """Sort ``rows`` [N, hidden], which lie by rank and expert, by expert.
 
         ``arriving`` [ranks, local experts] counts them.
         """
-        raise _left_out()
 
+    @abstractmethod
     def re_routing_quantised(
         self, rows: torch.Tensor, arriving: torch.Tensor
     ) -> tuple[Rerouted, torch.Tensor]:
         """:meth:`re_routing` of rows that end in their scales; the scales [N] apart."""
-        raise _left_out()
 
+    @abstractmethod
     def restore_order(self, rows: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
         """``rows`` [N, hidden] as they came: the inverse of :meth:`re_routing`."""
-        raise _left_out()
 
+    @abstractmethod
     def finalize_routing(
         self,
         rows: torch.Tensor,
@@ -159,8 +157,3 @@ class PrefillOps:
         ``rows`` [M, hidden] are those of the (token, choice) pairs ``source`` [M].  Ids from
         ``experts`` on are zero experts: they give their input row of ``x`` [T, hidden] back.
         """
-        raise _left_out()
-
-
-def _left_out() -> InputError:
-    return InputError("workload.phase", "prefill", "decode (what this backend executes)")
