@@ -23,23 +23,17 @@ def handed_over(*, waits: bool = True, keeps: bool = True) -> Races:
     return races
 
 
-def faults(races: Races, name: str) -> tuple[str, ...]:
-    return (*races.early(name), *races.freed(name))
-
-
 def test_rows_that_are_waited_for_and_kept_are_handed_over() -> None:
-    assert faults(handed_over(), "send") == ()
+    assert handed_over().faults("send") == ()
 
 
 def test_a_wait_less_and_a_record_less_are_found() -> None:
-    assert faults(handed_over(waits=False), "send") == (
-        "reads make of main without waiting for it",
-    )
+    assert handed_over(waits=False).faults("send") == ("reads make of main without waiting for it",)
     freed = handed_over(keeps=False)
-    assert faults(freed, "send") == ()
+    assert freed.faults("send") == ()
     # The next call on main may get the rows' memory while link still reads it.
     freed.call("go on", "main", [], ["other rows"])
-    assert faults(freed, "send") == ("reads make of main, whose memory is not kept for link",)
+    assert freed.faults("send") == ("reads make of main, whose memory is not kept for link",)
 
 
 def test_an_event_covers_what_its_stream_had_waited_for_and_nothing_later() -> None:
@@ -47,7 +41,7 @@ def test_an_event_covers_what_its_stream_had_waited_for_and_nothing_later() -> N
     races.record("sent", "link")
     races.wait("sent", "moe")
     races.call("compute", "moe", ["rows"], ["made of rows"], uses_data=False)
-    assert faults(races, "compute") == ()
+    assert races.faults("compute") == ()
     races.call("make again", "main", [], ["rows"])
     races.wait("made", "link")
     races.call("send again", "link", ["rows"], [])
@@ -61,14 +55,14 @@ def test_memory_needs_no_record_where_its_stream_waits_for_the_reader() -> None:
         if waits:
             races.wait("sent", "main")
         races.call("go on", "main", [], ["other rows"])
-        assert (faults(races, "send") == ()) == waits
+        assert (races.faults("send") == ()) == waits
     # As long as somebody still uses it, it cannot go.
     races = handed_over(keeps=False)
     races.record("sent", "link")
     races.call("use again", "main", ["rows"], [])
     races.wait("sent", "main")
     races.call("go on", "main", [], ["other rows"])
-    assert faults(races, "send") == ()
+    assert races.faults("send") == ()
 
 
 def test_the_own_streams_rows_need_nothing() -> None:
@@ -76,7 +70,7 @@ def test_the_own_streams_rows_need_nothing() -> None:
     races.call("make", "main", [], ["rows"])
     races.call("read", "main", ["rows", "a weight"], ["rows"])
     races.call("read twice", "main", ["rows"], [])
-    assert faults(races, "read") == faults(races, "read twice") == ()
+    assert races.faults("read") == races.faults("read twice") == ()
 
 
 def enter(keys: list[str], values: list[str]) -> None:
