@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
-from hardware_models.errors import InputError
 from runtime_npu.backends.direct import Arrived, Away, Received
 from runtime_npu.backends.fillers import Candidates, Choices, choices
 from runtime_npu.backends.npu_prefill import NpuPrefill
@@ -125,15 +124,8 @@ class NpuDirect(NpuPrefill):
         return Found(context, dtype)
 
     def _whole(self, rows: torch.Tensor) -> torch.Tensor:
-        """As many rows as a micro-batch of the windows has: the last one again and again.
-
-        Raises:
-            InputError: there are more.
-        """
+        """As many rows as a micro-batch of the windows has: the last one again and again."""
         most = self._forms.windows.windows.rows
-        if len(rows) > most:
-            allowed = f"at most {most}, those of a micro-batch of the schedule's own batch"
-            raise InputError("rows of an attention die at once", len(rows), allowed)
         if len(rows) == most:
             return rows
         return torch.cat((rows, rows[-1:].expand(most - len(rows), -1)))
