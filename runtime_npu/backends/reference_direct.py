@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from runtime_npu.backends.direct import Arrived, Away, Received
 from runtime_npu.backends.fillers import Choices, candidates, choices
-from runtime_npu.backends.reference_prefill import ReferencePrefill
+from runtime_npu.backends.reference_prefill import ReferencePrefill, weighted_sum
 from runtime_npu.parallel.link import Link
 from runtime_npu.quantise import SCALE_BYTES
 
@@ -120,10 +120,7 @@ class ReferenceDirect(ReferencePrefill):
     ) -> torch.Tensor:
         assert isinstance(back, CameBack)
         assert isinstance(away, AwayByExpert)
-        total = x.float() * choices.zero_weight
-        weighted = back.rows.float() * choices.weights.flatten()[away.source, None]
-        total.index_add_(0, away.source // choices.ids.shape[1], weighted)
-        return total.to(x.dtype)
+        return weighted_sum(back.rows, away.source, x, choices.weights, choices.zero_weight)
 
     def _send_parts(self, rows: torch.Tensor, sizes: Sequence[int], links: Sequence[Link]) -> None:
         for link, part in zip(links, torch.split(rows, list(sizes)), strict=True):

@@ -144,7 +144,22 @@ class ReferencePrefill(Backend):
         experts: int,
     ) -> torch.Tensor:
         zero_weight = weights.masked_fill(ids < experts, 0.0).sum(-1, keepdim=True)
-        total = x.float() * zero_weight
-        weighted = rows.float() * weights.flatten()[source, None]
-        total.index_add_(0, source // ids.shape[1], weighted)
-        return total.to(x.dtype)
+        return weighted_sum(rows, source, x, weights, zero_weight)
+
+
+def weighted_sum(
+    rows: torch.Tensor,
+    source: torch.Tensor,
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    zero_weight: torch.Tensor,
+) -> torch.Tensor:
+    """``x`` [T, hidden] by its ``zero_weight`` [T, 1], and what experts gave for it, in fp32.
+
+    ``rows`` [M, hidden] are those of the flattened (row, choice) pairs ``source`` [M], whose
+    ``weights`` are [T, topk].
+    """
+    total = x.float() * zero_weight
+    weighted = rows.float() * weights.flatten()[source, None]
+    total.index_add_(0, source // weights.shape[1], weighted)
+    return total.to(x.dtype)
