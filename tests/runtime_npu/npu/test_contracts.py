@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from op_cases import EXCHANGE, OUTPUTS, calls
+from op_cases import EXCHANGE, calls
+from op_outputs import OUTPUTS
 
 from hardware_models.errors import InputError
 from hardware_models.hardware import load_hardware
