@@ -40,7 +40,7 @@ class NpuDirect(NpuPrefill):
 
     @override
     def fill_choices(self, ids: torch.Tensor, weights: torch.Tensor, experts: int) -> Choices:
-        free, rows = self._forms.windows.candidates, len(ids)
+        free, rows = self._forms.direct.candidates, len(ids)
         own = Candidates(free.ids[:rows], free.keys[:rows])
         found = choices(ids, weights, experts, own, torch.bfloat16)
         self._wrote_beside(found.weights, found.zero_weight)
@@ -57,7 +57,7 @@ class NpuDirect(NpuPrefill):
         *,
         quantise: bool,
     ) -> Away:
-        forms = self._forms.windows
+        forms = self._forms.direct
         turn = self._turn % forms.windows.micro_batches
         self._turn += 1
         self._read(x, ids)
@@ -71,13 +71,13 @@ class NpuDirect(NpuPrefill):
     def wait_for_copies(
         self, experts: int, hidden: int, dtype: torch.dtype, links: Sequence[Link]
     ) -> Arrived:
-        forms = self._forms.windows
+        forms = self._forms.direct
         return self._found(direct_ops.ffn_wait(self._next_context(), forms), dtype)
 
     @override
     def receive_copies(self, arrived: Arrived) -> Received:
         assert isinstance(arrived, Found)
-        forms = self._forms.windows
+        forms = self._forms.direct
         batched = direct_ops.ffn_batching(arrived.context, forms, arrived.dtype)
         # Numbers of experts may be those of all dies or the die's own: either way the die's
         # are consecutive.  Pairs without copies add nothing.
@@ -95,7 +95,7 @@ class NpuDirect(NpuPrefill):
         assert isinstance(received, ReceivedBatch)
         # Not recorded: main comes back behind the next wait of this stream.  A captured graph
         # would keep these rows, one for each copy that could come, to its end.
-        direct_ops.ffn_to_attention(rows, received.batched, self._forms.windows)
+        direct_ops.ffn_to_attention(rows, received.batched, self._forms.direct)
         self._ended(rows)
 
     @override
@@ -111,13 +111,11 @@ class NpuDirect(NpuPrefill):
         assert isinstance(back, Found)
         self._read(x, choices.weights, choices.zero_weight)
         weights = self._whole(choices.weights)
-        summed = direct_ops.attention_combine(
-            back.context, weights, self._forms.windows, back.dtype
-        )
+        summed = direct_ops.attention_combine(back.context, weights, self._forms.direct, back.dtype)
         return self._wrote(torch.addcmul(summed[: len(x)], x, choices.zero_weight))
 
     def _next_context(self) -> torch.Tensor:
-        return self._forms.windows.context if self._context is None else self._context
+        return self._forms.direct.context if self._context is None else self._context
 
     def _found(self, context: torch.Tensor, dtype: torch.dtype) -> Found:
         self._context = self._wrote(context)
@@ -125,7 +123,7 @@ class NpuDirect(NpuPrefill):
 
     def _whole(self, rows: torch.Tensor) -> torch.Tensor:
         """As many rows as a micro-batch of the windows has: the last one again and again."""
-        most = self._forms.windows.windows.rows
+        most = self._forms.direct.windows.rows
         if len(rows) == most:
             return rows
         return torch.cat((rows, rows[-1:].expand(most - len(rows), -1)))

@@ -99,7 +99,7 @@ def rank_step(
         windows = step_windows(step_shapes(schedule, spec))
         everyone = ranks_label(range(world.size))
         tables = window_forms(windows, spec, world, everyone, context, batch.place)
-        forms.bind_windows(tables)
+        forms.bind_direct(tables)
     passes = batch.serve(model, forms) if isinstance(model, FfnDie) else batch.attend(model, forms)
     return RankStep(backend, passes)
 

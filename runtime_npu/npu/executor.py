@@ -100,7 +100,7 @@ class NpuExecutor(Executor):
     def use_window(self, opened: OpenWindow, forms: WindowForms) -> None:
         """Direct transfers go through ``opened``, with ``forms``."""
         self._window = opened
-        self._fixed.bind_windows(forms)
+        self._fixed.bind_direct(forms)
 
     @override
     def forward(self, step: Step) -> StepOutput:

@@ -42,7 +42,7 @@ class Forms:
         self._aliases: dict[tuple[_Key, int], torch.Tensor] = {}
         self._derived: dict[object, torch.Tensor] = {}
         self._mask: torch.Tensor | None = None
-        self._windows: WindowForms | None = None
+        self._direct: WindowForms | None = None
         self.inputs: list[torch.Tensor] = []
         self._kept: list[torch.Tensor] = []
 
@@ -95,8 +95,8 @@ class Forms:
         copied._ones = {width: made[id(tensor)] for width, tensor in self._ones.items()}
         copied._kept = list(self._kept)
         copied._mask = None if self._mask is None else made[id(self._mask)]
-        if self._windows is not None:
-            copied._windows = self._windows.copy(lambda tensor: made[id(tensor)])
+        if self._direct is not None:
+            copied._direct = self._direct.copy(lambda tensor: made[id(tensor)])
         return copied
 
     def opened(self) -> Forms:
@@ -105,7 +105,7 @@ class Forms:
         opened.inputs, opened._kept = list(self.inputs), list(self._kept)
         opened._forms, opened._ones = dict(self._forms), self._ones
         opened._derived, opened._mask = self._derived, self._mask
-        opened._windows = self._windows
+        opened._direct = self._direct
         return opened
 
     def scaled(self, host: torch.Tensor, scale: float) -> torch.Tensor:
@@ -141,14 +141,14 @@ class Forms:
         self.inputs.append(mask)
 
     @property
-    def windows(self) -> WindowForms:
+    def direct(self) -> WindowForms:
         """The tables of direct transfers."""
-        assert self._windows is not None
-        return self._windows
+        assert self._direct is not None
+        return self._direct
 
-    def bind_windows(self, windows: WindowForms) -> None:
+    def bind_direct(self, windows: WindowForms) -> None:
         """All of ``windows`` is on the device."""
-        self._windows = windows
+        self._direct = windows
         self.inputs.extend(windows.tensors)
 
     def bind_ones(self, width: int, ones: torch.Tensor) -> None:

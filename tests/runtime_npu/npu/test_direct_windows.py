@@ -187,7 +187,7 @@ def test_rows_come_back_as_their_experts_made_them(
         forms.append(Forms())
         context = dies.context(rank)
         tables = window_forms(WINDOWS, SPEC, world, "everyone", context, torch.Tensor.clone)
-        forms[-1].bind_windows(tables)
+        forms[-1].bind_direct(tables)
         backends.append(NpuBackend(forms[-1], order, lambda _: "", Listener()))
     # Decode in micro-batches of unequal size, twice a pass; then chunks of prompts, one at a time.
     for rounds in ([(5, 3), (5, 3)], [(5,), (5,), (2,)], [(4, 4)]):
