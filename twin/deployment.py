@@ -114,6 +114,16 @@ class Deployment:
         return 1 if self.is_direct else self.attention_ratio
 
     @property
+    def passes_ahead(self) -> int:
+        """Passes that an FFN die receives before it sends back what came before them.
+
+        Attention dies send all their micro-batches before they receive the first, and HCCL's
+        Send holds its stream until the other end receives: in another order both would hang.
+        Direct transfers wait for no receiver.
+        """
+        return 0 if self.afd is None or self.is_direct else self.afd.micro_batches - 1
+
+    @property
     def attention_ratio(self) -> int:
         """Attention dies simulated beside one FFN die: r of A = r F (1 when colocated).
 

@@ -59,12 +59,9 @@ class FfnDie(nn.Module):
         )
         afd = world.deployment.afd
         assert afd is not None
-        self._service: Service
-        if world.deployment.is_direct:
-            self._service = DirectService(world.links, spec.hidden_size, dtype)
-        else:
-            parts = afd.micro_batches
-            self._service = PairService(world.links, parts, spec.hidden_size, dtype)
+        kind = DirectService if world.deployment.is_direct else PairService
+        self._service: Service = kind(world.links, spec.hidden_size, dtype)
+        self._ahead = world.deployment.passes_ahead
         self._decode_passes = passes = layer_passes(spec.num_layers, afd.micro_batches)
         self._decode = [
             Issuer(backend, run.prefix, plan, partial(layer_weight, self.layers, passes, run))
@@ -81,7 +78,7 @@ class FfnDie(nn.Module):
         Those of a prefill come in chunks.
         """
         passes, issuers, most = self._decode_passes, self._decode, None
-        ahead = self._service.ahead
+        ahead = self._ahead
         if phase == "prefill":
             passes, issuers, ahead = self._prefill_passes, self._prefill, 0
             most = self.prefill.chunk_tokens

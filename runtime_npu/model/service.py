@@ -19,14 +19,10 @@ Leave = Callable[[], None]
 
 
 class Service(ABC):
-    """Serves attention dies.  Rows are [.., ``hidden``]; what goes back is of ``dtype``.
+    """Serves attention dies.  Rows are [.., ``hidden``]; what goes back is of ``dtype``."""
 
-    ``ahead``: for how many decode passes more rows are received before a pass's go back.
-    """
-
-    def __init__(self, ahead: int, hidden: int, dtype: torch.dtype) -> None:
-        self.ahead = ahead
-        self._hidden, self._dtype = hidden, dtype
+    def __init__(self, links: Sequence[Link], hidden: int, dtype: torch.dtype) -> None:
+        self._links, self._hidden, self._dtype = links, hidden, dtype
 
     @abstractmethod
     def serve(self, issue: Issuer, moe: Moe, height: int, label: str) -> Leave:
@@ -37,18 +33,7 @@ class Service(ABC):
 
 
 class PairService(Service):
-    """Rows of attention dies that this die alone serves, side by side: it routes them, too.
-
-    A Send may hold its stream until the other end receives.  An attention die sends all its
-    ``micro_batches`` before it receives the first, so that this one receives as many before it
-    sends.
-    """
-
-    def __init__(
-        self, links: Sequence[Link], micro_batches: int, hidden: int, dtype: torch.dtype
-    ) -> None:
-        super().__init__(micro_batches - 1, hidden, dtype)
-        self._links = links
+    """Rows of attention dies that this die alone serves, side by side: it routes them, too."""
 
     @override
     def serve(self, issue: Issuer, moe: Moe, height: int, label: str) -> Leave:
@@ -95,10 +80,6 @@ class PairService(Service):
 
 class DirectService(Service):
     """Copies that all attention dies routed to this die's experts; it computes these alone."""
-
-    def __init__(self, links: Sequence[Link], hidden: int, dtype: torch.dtype) -> None:
-        super().__init__(0, hidden, dtype)
-        self._links = links
 
     @override
     def serve(self, issue: Issuer, moe: Moe, height: int, label: str) -> Leave:

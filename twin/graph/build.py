@@ -68,7 +68,7 @@ def build_step_graph(
         sent = [side.layer(run) for side in sides]
         if ffn is not None:
             ffn.layer(run, sent)
-            _bring_back(ffn, sides, ffn.ahead)
+            _bring_back(ffn, sides, schedule.deployment.passes_ahead)
     if ffn is not None:
         _bring_back(ffn, sides, 0)
     for side in sides:
@@ -207,10 +207,8 @@ class _AttentionSide:
 class _FfnSide:
     """One die that holds experts and serves ``ratio`` attention dies, pass by pass.
 
-    Pairs have transfers of their own, side by side.  Before rows go back, those of the next
-    ``ahead`` passes are received, as the attention dies send them: HCCL's Send holds its stream
-    until the other end receives, so that another order would hang.  Under direct one kernel
-    serves all attention dies, and nobody waits for a receiver.
+    Pairs have transfers of their own, side by side; under direct one kernel serves all
+    attention dies.
     """
 
     def __init__(self, writer: GraphWriter, shapes: StepShapes, ratio: int) -> None:
@@ -219,7 +217,6 @@ class _FfnSide:
         schedule = shapes.schedule
         self._is_direct = schedule.deployment.is_direct
         self._parts = schedule.deployment.ffn_transfers
-        self.ahead = 0 if self._is_direct else len(shapes.micro_batches) - 1
         self._out = RoleWriter(writer, schedule, "ffn", ratio, _weight_sizes(shapes, "ffn"))
         names = [name for name, _ in self._ops(layer_passes(1, 1)[0], 1)]
         self._placement = Placement(schedule, "ffn", names)
